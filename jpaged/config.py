@@ -1,0 +1,149 @@
+"""Every setting of an engine, checked once and then frozen.
+
+Lives here: CacheConfig, SchedulerConfig, ParallelConfig, EngineConfig and the digest that names a run.
+Promises: a config that exists is consistent; every error names the field, the value and what to do.
+Must not know: jax, arrays, live state.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from models.config import ModelConfig
+
+DTYPES = ("float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The page pool: `num_pages` usable pages of `page_size` tokens (None: sized later from memory).
+
+    `watermark`: the fraction of the pool that an admission leaves available while others run.
+    """
+
+    page_size: int = 16
+    num_pages: int | None = None
+    kv_cache_dtype: str = "auto"
+    enable_prefix_caching: bool = True
+    watermark: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_int("page_size", self.page_size, 1, 256)
+        if self.num_pages is not None:
+            require_int("num_pages", self.num_pages, 1, None)
+        require_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *DTYPES))
+        require_bool("enable_prefix_caching", self.enable_prefix_caching)
+        require_fraction("watermark", self.watermark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """What one step may hold.
+
+    `max_num_seqs` sequences run at once; a step computes at most `max_num_batched_tokens` tokens, of one prompt at
+    most `long_prefill_token_threshold` (None: no bound of its own). `max_model_len` bounds prompt + output.
+    """
+
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    max_model_len: int = 2048
+    long_prefill_token_threshold: int | None = None
+
+    def __post_init__(self) -> None:
+        require_int("max_num_seqs", self.max_num_seqs, 1, 4096)
+        require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, None)
+        require_int("max_model_len", self.max_model_len, 2, None)
+        if self.long_prefill_token_threshold is not None:
+            require_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 1, None)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens}: must be at least max_num_seqs="
+                f"{self.max_num_seqs}, so that every running sequence can take a token each step; raise the one or "
+                "lower the other"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """How many devices share the work. Only one is supported so far."""
+
+    tensor_parallel_size: int = 1
+
+    def __post_init__(self) -> None:
+        require_int("tensor_parallel_size", self.tensor_parallel_size, 1, None)
+        if self.tensor_parallel_size != 1:
+            raise ValueError(f"tensor_parallel_size={self.tensor_parallel_size}: only 1 is supported so far; use 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that decides what an engine answers; `digest` names it."""
+
+    model_name: str
+    model: ModelConfig
+    dtype: str = "float32"
+    seed: int = 0
+    load_format: str = "auto"
+    attention_implementation: str | None = None
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    def __post_init__(self) -> None:
+        require_choice("dtype", self.dtype, DTYPES)
+        require_choice("load_format", self.load_format, LOAD_FORMATS)
+        require_int("seed", self.seed, 0, 2**63 - 1)
+        limit = self.model.max_position_embeddings
+        if self.scheduler.max_model_len > limit:
+            raise ValueError(
+                f"max_model_len={self.scheduler.max_model_len}: {self.model_name} has positions for {limit} tokens; "
+                f"give at most {limit}"
+            )
+        check_pool(self.cache, self.scheduler)
+
+    def digest(self) -> str:
+        """A hexadecimal name of this config: equal configs, and they alone, have equal digests."""
+        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_pool(cache: CacheConfig, scheduler: SchedulerConfig) -> None:
+    """Raise ValueError if one sequence of `max_model_len` tokens can never fit the pool."""
+    if cache.num_pages is None:
+        return
+    room = cache.num_pages * cache.page_size
+    if room < scheduler.max_model_len:
+        raise ValueError(
+            f"num_pages={cache.num_pages}: pages of {cache.page_size} tokens hold {room} tokens, less than one "
+            f"sequence of max_model_len={scheduler.max_model_len}; give num_pages of at least "
+            f"{-(-scheduler.max_model_len // cache.page_size)} or max_model_len of at most {room}"
+        )
+
+
+def require_int(name: str, value: Any, low: int, high: int | None) -> None:
+    """Raise ValueError unless `value` is an int (not a bool) in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name}={value!r}: must be an integer")
+    if value < low or (high is not None and value > high):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ValueError(f"{name}={value!r}: must be {bound}")
+
+
+def require_fraction(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is a number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r}: must be a fraction in [0, 1)")
+
+
+def require_bool(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: must be True or False")
+
+
+def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")

@@ -1,0 +1,68 @@
+"""Which requests an engine can serve at all.
+
+Lives here: RequestLimits and check_request.
+Promises: what passes can be run to its end by an idle engine; what does not is refused with the remedy.
+Must not know: who waits or runs now.
+"""
+
+from dataclasses import dataclass
+
+from jpaged.core.block_table import pages_for
+from jpaged.core.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """What a model and a pool can take: ids below `vocab_size`, `num_pages` pages of `page_size` tokens."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    num_pages: int
+    page_size: int
+    max_num_waiting: int | None = None
+
+
+def check_request(request: Request, limits: RequestLimits) -> int:
+    """The total length at which the request's sequences end at the latest.
+
+    Raises ValueError if the prompt is empty, too long, has ids that the model lacks, or if its sequences can never
+    be in the pool together.
+    """
+    _check_ids(request, limits)
+    prompt_len, params = len(request.prompt_token_ids), request.params
+    if prompt_len >= limits.max_model_len:
+        raise ValueError(
+            f"the prompt has {prompt_len} tokens: with max_model_len={limits.max_model_len} at most "
+            f"{limits.max_model_len - 1} leave room for one output token; shorten it or raise max_model_len"
+        )
+    max_len = limits.max_model_len
+    if params.max_tokens is not None:
+        max_len = min(max_len, prompt_len + params.max_tokens)
+    if params.n > limits.max_num_seqs:
+        raise ValueError(f"n={params.n}: at most max_num_seqs={limits.max_num_seqs} sequences run at once; lower n")
+    # The newest token's KV is written by the next step, so the last one never is.
+    each = pages_for(max_len - 1, limits.page_size)
+    shared = prompt_len // limits.page_size if params.n > 1 else 0
+    need = shared + params.n * (each - shared)
+    if need > limits.num_pages:
+        raise ValueError(
+            f"prompt of {prompt_len} tokens, n={params.n}, up to {max_len} tokens each: needs {need} pages, the pool "
+            f"has {limits.num_pages}; lower max_tokens or n, or raise num_pages"
+        )
+    return max_len
+
+
+def _check_ids(request: Request, limits: RequestLimits) -> None:
+    if not request.prompt_token_ids:
+        raise ValueError("the prompt is empty: give at least one token")
+    for name, ids in (
+        ("prompt_token_ids", request.prompt_token_ids),
+        ("stop_token_ids", request.params.stop_token_ids or ()),
+        ("logit_bias", request.params.logit_bias or ()),
+    ):
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"{name} has {token!r}: token ids are integers")
+            if not 0 <= token < limits.vocab_size:
+                raise ValueError(f"{name} has the id {token}: the model's ids are 0 to {limits.vocab_size - 1}")

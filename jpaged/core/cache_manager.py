@@ -1,0 +1,174 @@
+"""Where KV lives: the only caller of PagePool, BlockTable and PrefixCache.
+
+Lives here: CacheManager: match, admit, grow, copy-on-write, fork, commit, release.
+Promises: a call that cannot be met changes nothing; a page that is written has one holder and is not indexed.
+Must not know: who waits, who runs, what a step costs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from jpaged.config import CacheConfig
+from jpaged.core.block_table import pages_for
+from jpaged.core.output import PageCopy
+from jpaged.core.page_pool import PagePool
+from jpaged.core.prefix_cache import PrefixCache, page_hash, root_hash
+from jpaged.core.sequence import Sequence, SequenceGroup
+
+
+class CacheManager:
+    """The pages of every sequence of an engine."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        assert config.num_pages is not None, "the number of pages is resolved before the engine is built"
+        self.page_size = config.page_size
+        self.pool = PagePool(config.num_pages)
+        self.prefix_cache = PrefixCache() if config.enable_prefix_caching else None
+        self.num_page_copies = 0
+        self.num_evictions = 0
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had now: free ones and idle cached ones."""
+        return self.pool.num_free + (self.prefix_cache.num_idle if self.prefix_cache else 0)
+
+    @property
+    def num_used(self) -> int:
+        """Pages that some block table holds."""
+        return self.pool.num_pages - self.num_available
+
+    def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
+        """The cached pages of the sequence's longest known prefix, one token at least left to compute."""
+        if self.prefix_cache is None or group.request.params.prompt_logprobs is not None:
+            return []
+        pages: list[int] = []
+        for i in range((len(sequence.token_ids) - 1) // self.page_size):
+            page = self.prefix_cache.find(self._page_hash(group, sequence, i))
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def pages_to_admit(self, group: SequenceGroup) -> int:
+        """Pages that all known tokens of the group's live sequences fill, shared ones counted once."""
+        live = group.live
+        shared = live[0].prompt_len // self.page_size
+        return shared + sum(pages_for(len(s.token_ids), self.page_size) - shared for s in live)
+
+    def admit(self, group: SequenceGroup, reserve: int) -> bool:
+        """Give the group's leader pages for all its known tokens, cached ones first; False: not enough are left.
+
+        `reserve` pages stay available afterwards. A hit page that nobody holds is not counted as available.
+        """
+        leader = group.live[0]
+        end = len(leader.token_ids) if group.forked else leader.prompt_len
+        hits = self.match(group, leader)[: pages_for(end, self.page_size)]
+        idle_hits = sum(1 for page in hits if self.prefix_cache and self.prefix_cache.is_idle(page))
+        if self.pages_to_admit(group) - len(hits) + reserve > self.num_available - idle_hits:
+            return False
+        for page in hits:
+            self.pool.hold(page)
+            if self.prefix_cache:
+                self.prefix_cache.wake(page)
+        fresh = pages_for(end, self.page_size) - len(hits)
+        leader.table.pages = hits + [self._take() for _ in range(fresh)]
+        leader.num_computed = min(len(hits) * self.page_size, end)
+        leader.num_indexed = len(hits)
+        return True
+
+    def pages_to_grow(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
+        """Pages to take before each sequence can write its tokens up to its `end`, copies of shared pages included."""
+        need = 0
+        writers: Counter[int] = Counter()
+        for sequence, end in sequences:
+            held = len(sequence.table.pages)
+            need += max(0, pages_for(end, self.page_size) - held)
+            first = sequence.num_computed // self.page_size
+            if first < held and self.pool.ref_count(sequence.table.pages[first]) > 1:
+                writers[sequence.table.pages[first]] += 1
+        return need + sum(min(n, self.pool.ref_count(page) - 1) for page, n in writers.items())
+
+    def grow(self, sequence: Sequence, end: int) -> tuple[int, list[PageCopy]]:
+        """Make the slots of positions [num_computed, end) the sequence's own; the caller has checked the room.
+
+        Returns the first column of its table that changed and the page copies to make before the write.
+        """
+        pages = sequence.table.pages
+        changed = len(pages)
+        copies: list[PageCopy] = []
+        first = sequence.num_computed // self.page_size
+        if first < len(pages) and self.pool.ref_count(pages[first]) > 1:
+            copies.append(PageCopy(pages[first], self._take()))
+            self.pool.drop(pages[first])
+            pages[first] = copies[0].target
+            changed = first
+            self.num_page_copies += 1
+        for _ in range(pages_for(end, self.page_size) - len(pages)):
+            pages.append(self._take())
+        return changed, copies
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child` share every page of `parent`; nothing is allocated."""
+        assert not child.table.pages
+        for page in parent.table.pages:
+            self.pool.hold(page)
+        child.table.pages = list(parent.table.pages)
+        child.num_computed = parent.num_computed
+        child.num_indexed = parent.num_indexed
+        child.page_hashes = list(parent.page_hashes)
+
+    def commit(self, group: SequenceGroup, sequence: Sequence, num_written: int) -> None:
+        """Index the full pages among the sequence's first `num_written` tokens, all of them written by now."""
+        if self.prefix_cache is None:
+            return
+        for i in range(sequence.num_indexed, num_written // self.page_size):
+            self.prefix_cache.add(self._page_hash(group, sequence, i), sequence.table.pages[i])
+            sequence.num_indexed = i + 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Let go of every page, the tail first; indexed ones stay as idle pages of the cache."""
+        for page in reversed(sequence.table.pages):
+            if self.pool.drop(page):
+                continue
+            if self.prefix_cache is not None and page in self.prefix_cache:
+                self.prefix_cache.retire(page)
+            else:
+                self.pool.free(page)
+        sequence.table.pages = []
+        sequence.num_computed = 0
+        sequence.num_indexed = 0
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix that no running sequence holds."""
+        while self.prefix_cache is not None and self.prefix_cache.num_idle:
+            self.pool.free(self.prefix_cache.evict())
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Assert I1 to I4 for the tables of all live sequences."""
+        tables = [sequence.table.pages for sequence in sequences]
+        for pages in tables:
+            assert len(set(pages)) == len(pages), "a block table holds a page twice"
+        idle = self.prefix_cache.idle_pages if self.prefix_cache else ()
+        self.pool.check((page for pages in tables for page in pages), idle)
+        if self.prefix_cache is None:
+            return
+        self.prefix_cache.check()
+        for sequence in sequences:
+            first_open = sequence.num_computed // self.page_size
+            for page in sequence.table.pages[first_open:]:
+                assert page not in self.prefix_cache, f"page {page} is indexed but not wholly written"
+
+    def _page_hash(self, group: SequenceGroup, sequence: Sequence, index: int) -> bytes:
+        hashes = sequence.page_hashes
+        while len(hashes) <= index:
+            i = len(hashes)
+            parent = hashes[-1] if hashes else root_hash(group.request.cache_salt)
+            hashes.append(page_hash(parent, sequence.token_ids[i * self.page_size : (i + 1) * self.page_size]))
+        return hashes[index]
+
+    def _take(self) -> int:
+        if not self.pool.num_free:
+            assert self.prefix_cache is not None, "the caller has checked that a page is available"
+            self.pool.free(self.prefix_cache.evict())
+            self.num_evictions += 1
+        return self.pool.allocate()

@@ -1,0 +1,117 @@
+"""What the scheduler says to an executor, and what comes back.
+
+Lives here: SchedulerOutput and its parts, StepResult and its parts, SequenceDelta.
+Promises: frozen snapshots of plain numbers; nothing in a plan changes after it was handed out.
+Must not know: live sequences, arrays.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jpaged.core.request import FinishReason
+from jpaged.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedSequence:
+    """A sequence takes a row slot: all that an executor must keep of it until the slot is given to another.
+
+    `token_ids` are all ids known now, prompt and, after a preemption, outputs. Later ids are those that the
+    executor samples itself in this row slot.
+    """
+
+    row_slot: int
+    request_id: str
+    index: int
+    token_ids: tuple[int, ...]
+    prompt_len: int
+    params: SamplingParams
+    seed: int
+    stop_ids: tuple[int, ...]
+
+
+class PageGrant(NamedTuple):
+    """The block table of a row slot holds `pages` from its column `column` on."""
+
+    row_slot: int
+    column: int
+    pages: tuple[int, ...]
+
+
+class PageCopy(NamedTuple):
+    """Copy a page, every layer of it, before this step writes."""
+
+    source: int
+    target: int
+
+
+class ScheduledSequence(NamedTuple):
+    """This step computes the tokens [start, start + num_tokens) of the sequence in `row_slot`."""
+
+    row_slot: int
+    start: int
+    num_tokens: int
+
+
+class Sample(NamedTuple):
+    """Draw a token for `row_slot` from the last token that `rows[row]` computes in this step."""
+
+    row: int
+    row_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """The plan of one step. Copies come before writes; `samples` may name a row several times (a fork)."""
+
+    step: int
+    rows: tuple[ScheduledSequence, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    admitted: tuple[AdmittedSequence, ...] = ()
+    grants: tuple[PageGrant, ...] = ()
+    copies: tuple[PageCopy, ...] = ()
+    preempted: tuple[str, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes."""
+        return sum(row.num_tokens for row in self.rows)
+
+
+class TokenLogprobs(NamedTuple):
+    """The log probability and rank (1 is the most likely) of one token, and the most likely ids beside it."""
+
+    logprob: float
+    rank: int
+    top_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+
+class PromptLogprobs(NamedTuple):
+    """Logprobs of the prompt tokens at positions start, start + 1, ... of the sequence in `row_slot`."""
+
+    row_slot: int
+    start: int
+    entries: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave: one id for each of the plan's `samples`, and the logprobs that were asked for."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceDelta:
+    """One token more of a sequence, or its end; `prompt_logprobs` come once, with the group's first token."""
+
+    request_id: str
+    index: int
+    token_id: int | None = None
+    logprobs: TokenLogprobs | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = field(default=None)

@@ -1,0 +1,97 @@
+"""The plan of a step while it is being made.
+
+Lives here: PlanBuilder: collects rows, samples, grants and copies, and remembers whose they are.
+Promises: `finish` freezes all of it; the budget never falls below zero.
+Must not know: why a sequence is scheduled.
+"""
+
+from typing import NamedTuple
+
+from jpaged.core.output import (
+    AdmittedSequence,
+    PageCopy,
+    PageGrant,
+    Sample,
+    ScheduledSequence,
+    SchedulerOutput,
+)
+from jpaged.core.sequence import Sequence, SequenceGroup
+
+
+class Target(NamedTuple):
+    """The live sequence behind a row or a sample of a plan, and the row slot it had then."""
+
+    group: SequenceGroup
+    sequence: Sequence
+    row_slot: int
+
+
+class PlanBuilder:
+    """One step's plan in the making, with `budget` tokens left to give."""
+
+    def __init__(self, step: int, budget: int) -> None:
+        self.step = step
+        self.budget = budget
+        self.rows: list[ScheduledSequence] = []
+        self.row_targets: list[Target] = []
+        self.samples: list[Sample] = []
+        self.sample_targets: list[Target] = []
+        self.admitted: list[AdmittedSequence] = []
+        self.grants: list[PageGrant] = []
+        self.copies: list[PageCopy] = []
+        self.preempted: list[str] = []
+
+    def admit(self, group: SequenceGroup, sequence: Sequence) -> None:
+        """Tell the executor who takes the sequence's row slot, and which pages it has already."""
+        assert sequence.row_slot is not None
+        request = group.request
+        self.admitted.append(
+            AdmittedSequence(
+                row_slot=sequence.row_slot,
+                request_id=request.request_id,
+                index=sequence.index,
+                token_ids=tuple(sequence.token_ids),
+                prompt_len=sequence.prompt_len,
+                params=request.params,
+                seed=request.seed,
+                stop_ids=tuple(sorted(group.stop_ids)),
+            )
+        )
+        self.grant(sequence, 0)
+
+    def grant(self, sequence: Sequence, column: int) -> None:
+        """Tell the executor the pages of the sequence's block table from `column` on, if there are any."""
+        pages = sequence.table.pages
+        if column < len(pages):
+            assert sequence.row_slot is not None
+            self.grants.append(PageGrant(sequence.row_slot, column, tuple(pages[column:])))
+
+    def compute(self, group: SequenceGroup, sequence: Sequence, end: int) -> int:
+        """Add a row that computes the sequence's tokens up to `end`; returns the row's index."""
+        slot = sequence.row_slot
+        assert slot is not None
+        start = sequence.num_computed
+        self.budget -= end - start
+        assert self.budget >= 0, "more tokens are scheduled than the step's budget"
+        self.rows.append(ScheduledSequence(slot, start, end - start))
+        self.row_targets.append(Target(group, sequence, slot))
+        sequence.num_computed = end
+        return len(self.rows) - 1
+
+    def sample(self, row: int, group: SequenceGroup, sequence: Sequence) -> None:
+        """Let `sequence` draw its next token from the last token of `row`."""
+        assert sequence.row_slot is not None
+        self.samples.append(Sample(row, sequence.row_slot))
+        self.sample_targets.append(Target(group, sequence, sequence.row_slot))
+
+    def finish(self) -> SchedulerOutput:
+        """The frozen plan."""
+        return SchedulerOutput(
+            step=self.step,
+            rows=tuple(self.rows),
+            samples=tuple(self.samples),
+            admitted=tuple(self.admitted),
+            grants=tuple(self.grants),
+            copies=tuple(self.copies),
+            preempted=tuple(self.preempted),
+        )

@@ -1,0 +1,99 @@
+"""What a user asks, and what comes back.
+
+Lives here: Request, RequestOutput, CompletionOutput, Logprob, FinishReason, RequestMetrics.
+Promises: a Request is frozen; progress lives in sequence.py.
+Must not know: pages, schedulers, tokenizers.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from jpaged.core.sampling_params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt and what is wanted of it.
+
+    `seed` is the resolved 64-bit seed of its draws, `arrival` is in seconds of the engine's clock. `eos_token_ids`
+    end a sequence unless `params.ignore_eos`. `cache_salt` keeps its cached prefix apart from that of requests
+    with another salt.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    arrival: float = 0.0
+    prompt: str | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's log probability, its rank (1 is the most likely) and its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestMetrics:
+    """When things happened to a request, in seconds of the engine's clock; None: not yet.
+
+    `first_scheduled` and `first_token` are set once: a preemption does not move them.
+    """
+
+    arrival: float
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds from arrival to the first step that computed a token of it."""
+        return None if self.first_scheduled is None else self.first_scheduled - self.arrival
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionOutput:
+    """One generated sequence of a request; `token_ids` leaves the prompt out."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """What a request has given so far; `outputs` are in the order of their index."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    num_cached_tokens: int = 0
+    metrics: RequestMetrics | None = None

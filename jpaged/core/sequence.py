@@ -1,0 +1,110 @@
+"""The progress of a request: its token streams, and what they share.
+
+Lives here: Sequence, SequenceGroup, SequenceStatus.
+Promises: `num_computed` tokens of a sequence have their KV in its pages once every plan handed out has run.
+Must not know: who schedules, how pages are found.
+"""
+
+from enum import StrEnum
+
+from jpaged.core.block_table import BlockTable
+from jpaged.core.output import TokenLogprobs
+from jpaged.core.request import FinishReason, Request, RequestMetrics
+
+
+class SequenceStatus(StrEnum):
+    """Where a sequence, or a group as a whole, stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """One token stream: prompt and output ids, how many are computed, where they are.
+
+    `row_slot` is its place in the executor's per-row state while it runs. `page_hashes` is the chain over its full
+    pages as far as it was needed; `num_indexed` of its pages have been offered to the prefix cache.
+    """
+
+    __slots__ = (
+        "finish_reason",
+        "index",
+        "num_computed",
+        "num_indexed",
+        "page_hashes",
+        "prompt_len",
+        "row_slot",
+        "status",
+        "stop_reason",
+        "table",
+        "token_ids",
+    )
+
+    def __init__(self, index: int, prompt_token_ids: tuple[int, ...], page_size: int) -> None:
+        self.index = index
+        self.prompt_len = len(prompt_token_ids)
+        self.token_ids = list(prompt_token_ids)
+        self.num_computed = 0
+        self.table = BlockTable(page_size)
+        self.row_slot: int | None = None
+        self.status = SequenceStatus.WAITING
+        self.page_hashes: list[bytes] = []
+        self.num_indexed = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        """Generated tokens so far."""
+        return len(self.token_ids) - self.prompt_len
+
+    @property
+    def finished(self) -> bool:
+        """Whether it will get no more tokens."""
+        return self.status is SequenceStatus.FINISHED
+
+
+class SequenceGroup:
+    """The `n` sequences of one request: the prompt is computed once, by the first live one, then all share it.
+
+    While `forked` is False only the leader has pages, and it computes prompt tokens alone. Siblings run, are
+    preempted and are reported together. `order` is the rank by arrival, unique in an engine; a sequence ends at
+    `max_len` tokens, prompt included. `prompt_logprobs[i]` is of the prompt token at position i + 1.
+    """
+
+    __slots__ = (
+        "forked",
+        "max_len",
+        "metrics",
+        "order",
+        "prompt_logprobs",
+        "request",
+        "sequences",
+        "status",
+        "stop_ids",
+    )
+
+    def __init__(self, request: Request, order: int, page_size: int, max_len: int) -> None:
+        self.request = request
+        self.order = order
+        self.max_len = max_len
+        self.sequences = [Sequence(i, request.prompt_token_ids, page_size) for i in range(request.params.n)]
+        self.forked = len(self.sequences) == 1
+        self.status = SequenceStatus.WAITING
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.metrics = RequestMetrics(arrival=request.arrival)
+        eos = () if request.params.ignore_eos else request.eos_token_ids
+        self.stop_ids = frozenset(eos) | frozenset(request.params.stop_token_ids or ())
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Its sequences that have not finished."""
+        if len(self.sequences) == 1:
+            return [] if self.sequences[0].finished else self.sequences
+        return [sequence for sequence in self.sequences if not sequence.finished]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its sequences have finished."""
+        return not self.live

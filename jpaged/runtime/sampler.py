@@ -1,0 +1,155 @@
+"""The sampler: from a step's logits to token ids and what is reported of them.
+
+Lives here: `sample` and `prompt_logprobs`, pure functions traced inside the jitted step, and their outputs.
+Promises: a row's result depends on its own logits, parameters and history alone; one program serves every mix of
+parameters, and each costly part runs only in a step in which some row asks for it.
+Must not know: requests, pages, batching; nothing here reads a value on the host.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jpaged.runtime.logit_rules import apply_rules
+from jpaged.runtime.row_state import (
+    RowState,
+    init_row_state,
+    record_samples,
+    record_tokens,
+    resolve_token_ids,
+    set_row,
+)
+from jpaged.runtime.sampler_inputs import SamplingInputs, split_seed
+from jpaged.runtime.token_draw import LANES, draw, is_greedy
+from jpaged.runtime.token_logprobs import TokenLogprobs, log_normalisers, logprob_and_rank, top_logprobs
+
+__all__ = [
+    "RowState",
+    "SampleOutputs",
+    "SamplingInputs",
+    "TokenLogprobs",
+    "init_row_state",
+    "prompt_logprobs",
+    "record_samples",
+    "record_tokens",
+    "resolve_token_ids",
+    "sample",
+    "set_row",
+    "split_seed",
+]
+
+
+class SampleOutputs(NamedTuple):
+    """One sampled token a row, and its logprobs under the raw logits; `N` is max_logprobs.
+
+    Where a row asked for no logprobs, and in the top lists past the number it asked for, all is 0. A rank that was
+    asked for is at least 1.
+    """
+
+    token_ids: Int[Array, " Q"]
+    logprobs: Float[Array, " Q"]
+    ranks: Int[Array, " Q"]
+    top_ids: Int[Array, "Q N"]
+    top_logprobs: Float[Array, "Q N"]
+
+
+def sample(
+    logits: Float[Array, "Q V"], inputs: SamplingInputs, state: RowState, *, vocab_size: int, max_logprobs: int
+) -> SampleOutputs:
+    """One token a row, after vLLM V1: bias, min_tokens, penalties, then the argmax or, at a temperature, a draw out
+    of what min_p, top_k and top_p leave; and its logprobs from the logits as they came.
+
+    Columns of `vocab_size` and more are the padding of a sharded head: never sampled, no part of any logprob.
+    """
+    raw = _vocabulary_only(logits, vocab_size)
+    token_ids = _choose(apply_rules(raw, inputs, state, vocab_size=vocab_size), inputs, vocab_size)
+    live = inputs.row_slots < state.last_ids.shape[0] - 1
+    wanted = jnp.where(live, inputs.num_logprobs, -1)
+    return SampleOutputs(token_ids, *_wanted_logprobs(raw, token_ids, wanted, vocab_size, max_logprobs))
+
+
+def prompt_logprobs(
+    logits: Float[Array, "Q V"], target_ids: Int[Array, " Q"], max_logprobs: int, *, vocab_size: int
+) -> TokenLogprobs:
+    """The logprob and rank of each prompt position's next token, and the position's likeliest tokens.
+
+    Takes no temporary of the size of the logits but where `V` is not a multiple of 128.
+    """
+    raw = _vocabulary_only(logits, vocab_size)
+    wanted = jnp.full(target_ids.shape, max_logprobs, jnp.int32)
+    return _all_logprobs(raw, target_ids, wanted, vocab_size, max_logprobs)
+
+
+def _vocabulary_only(logits: Float[Array, "Q V"], vocab_size: int) -> Float[Array, "Q X"]:
+    """The logits in float32, a multiple of LANES wide, with every column that is not a token at -inf."""
+    logits = logits.astype(jnp.float32)
+    width = logits.shape[1]
+    if width < vocab_size:
+        raise ValueError(f"logits have {width} columns for vocab_size={vocab_size}; pass the model's whole head")
+    logits = jnp.pad(logits, ((0, 0), (0, -width % LANES)))
+    if logits.shape[1] == vocab_size:
+        return logits
+    return jnp.where(lax.broadcasted_iota(jnp.int32, logits.shape, 1) < vocab_size, logits, -jnp.inf)
+
+
+def _choose(logits: Float[Array, "Q V"], inputs: SamplingInputs, vocab_size: int) -> Int[Array, " Q"]:
+    best = jnp.max(logits, axis=-1)
+    # Two plain reductions: argmax is a reduction over pairs, which the CPU backend does not vectorise (5 times slower).
+    index = lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    likeliest = jnp.min(jnp.where(logits == best[:, None], index, vocab_size - 1), axis=-1)
+    greedy = is_greedy(inputs)
+    return lax.cond(
+        jnp.all(greedy),
+        lambda: likeliest,
+        lambda: jnp.where(greedy, likeliest, jnp.minimum(draw(logits, best, inputs), vocab_size - 1)),
+    )
+
+
+def _wanted_logprobs(
+    logits: Float[Array, "Q V"],
+    token_ids: Int[Array, " Q"],
+    wanted: Int[Array, " Q"],
+    vocab_size: int,
+    max_logprobs: int,
+) -> TokenLogprobs:
+    return lax.cond(
+        jnp.any(wanted >= 0),
+        lambda: _all_logprobs(logits, token_ids, wanted, vocab_size, max_logprobs),
+        lambda: _no_logprobs(token_ids.shape[0], max_logprobs),
+    )
+
+
+def _no_logprobs(rows: int, max_logprobs: int) -> TokenLogprobs:
+    return TokenLogprobs(
+        jnp.zeros(rows, jnp.float32),
+        jnp.zeros(rows, jnp.int32),
+        jnp.zeros((rows, max_logprobs), jnp.int32),
+        jnp.zeros((rows, max_logprobs), jnp.float32),
+    )
+
+
+def _all_logprobs(
+    logits: Float[Array, "Q V"],
+    token_ids: Int[Array, " Q"],
+    wanted: Int[Array, " Q"],
+    vocab_size: int,
+    max_logprobs: int,
+) -> TokenLogprobs:
+    normalisers = log_normalisers(logits)
+    logprobs, ranks = logprob_and_rank(logits, normalisers, token_ids)
+    empty = _no_logprobs(token_ids.shape[0], max_logprobs)
+    count = min(max_logprobs, vocab_size)
+
+    def top() -> tuple[Array, Array]:
+        ids, values = top_logprobs(logits, normalisers, count)
+        listed = jnp.arange(count) < wanted[:, None]
+        return (
+            empty.top_ids.at[:, :count].set(jnp.where(listed, ids, 0)),
+            empty.top_logprobs.at[:, :count].set(jnp.where(listed, values, 0)),
+        )
+
+    top_ids, top_values = lax.cond(jnp.any(wanted > 0), top, lambda: (empty.top_ids, empty.top_logprobs))
+    asked = wanted >= 0
+    return TokenLogprobs(jnp.where(asked, logprobs, 0), jnp.where(asked, ranks, 0), top_ids, top_values)

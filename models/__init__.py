@@ -1,0 +1,76 @@
+"""Decoder-only models as pure functions of (params, inputs, kv_pages).
+
+Lives here: the registry of architectures and build_model; everything else is imported when first asked for.
+Promises: importing `models` or `models.config` loads neither jax nor flax nor numpy.
+Must not know: jpaged.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flax import linen as nn
+
+    from models.config import ModelConfig
+
+REGISTRY: dict[str, tuple[str, str]] = {
+    "OPTForCausalLM": ("models.opt", "OPT"),
+    "LlamaForCausalLM": ("models.llama", "Llama"),
+    "MistralForCausalLM": ("models.llama", "Llama"),
+    "Qwen2ForCausalLM": ("models.llama", "Llama"),
+    "Qwen3ForCausalLM": ("models.llama", "Llama"),
+}
+
+_LAZY = {
+    "ModelConfig": "models.config",
+    "RopeScaling": "models.config",
+    "PRESETS": "models.config",
+    "StepInputs": "models.inputs",
+    "ModelSource": "models.source",
+    "resolve_source": "models.source",
+    "load_config": "models.weights",
+    "load_params": "models.weights",
+}
+
+__all__ = ["REGISTRY", "build_model", *_LAZY]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def build_model(
+    config: "ModelConfig",
+    *,
+    dtype: Any,
+    max_model_len: int,
+    attention_implementation: str | None = None,
+    scan_unroll: int | str = 1,
+    interpret: bool = False,
+) -> "nn.Module":
+    """The Linen module of `config`: `apply({"params": params}, inputs, kv_pages) -> (logits, kv_pages)`.
+
+    `dtype` is that of parameters and activations. `max_model_len` is the longest sequence that will be asked for; it
+    fixes the base of dynamic rotary scaling, and OPT refuses more than its position table. `scan_unroll` is how
+    many layers a turn of the layer loop holds, or "full"; the parameter tree does not depend on it.
+    """
+    import jax.numpy as jnp
+
+    from models.layers import ModelOptions
+
+    options = ModelOptions(
+        dtype=jnp.dtype(dtype),
+        max_model_len=max_model_len,
+        attention_implementation=attention_implementation,
+        scan_unroll=config.num_layers if scan_unroll == "full" else scan_unroll,
+        interpret=interpret,
+    )
+    if config.family == "opt" and max_model_len > config.max_length:
+        raise ValueError(
+            f"max_model_len={max_model_len} is more than the {config.max_length} positions this OPT model has learned; "
+            f"use max_model_len={config.max_length} or less"
+        )
+    module, name = REGISTRY[config.architecture]
+    return getattr(importlib.import_module(module), name)(config, options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'models' has no attribute {name!r}")

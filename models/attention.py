@@ -1,0 +1,39 @@
+"""Self-attention of one layer over the paged pool.
+
+Lives here: write this step's keys and values, then attend through the block tables.
+Promises: the pool is updated in place (the caller donates it); a pure decode step takes the decode kernel.
+Must not know: how pages are laid out, how queries were projected.
+"""
+
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from models.inputs import StepInputs
+from models.layers import ModelOptions
+from pallas_kernels import KVPages, paged_attention, ragged_paged_attention, write_kv
+
+
+def attend_through_pages(
+    q: Float[Array, "T N H"],
+    k: Float[Array, "T K H"],
+    v: Float[Array, "T K H"],
+    inputs: StepInputs,
+    kv_pages: KVPages,
+    layer: ArrayLike,
+    options: ModelOptions,
+    *,
+    window: int | None = None,
+) -> tuple[Float[Array, "T N H"], KVPages]:
+    """Attention of every packed token to its row's tokens up to itself, and the pool with this step's tokens in it.
+
+    `window` counts the token itself; None sees everything. Padding tokens write nothing and give zeros.
+    """
+    how = {"implementation": options.attention_implementation, "interpret": options.interpret}
+    kv_pages = write_kv(kv_pages, k, v, inputs.slots, layer=layer, **how)
+    tables, lengths = inputs.block_tables, inputs.context_lens
+    if inputs.query_starts is None:
+        out = paged_attention(q, kv_pages, tables, lengths, layer=layer, window=window, **how)
+    else:
+        starts = inputs.query_starts
+        out = ragged_paged_attention(q, kv_pages, tables, lengths, starts, layer=layer, window=window, **how)
+    return out, kv_pages

@@ -1,0 +1,63 @@
+"""Which implementation of an operation runs.
+
+Lives here: the names, what each platform runs by default, and the reasons for what is not there.
+Promises: a named implementation is the one that runs or an error; there is no fallback.
+Must not know: shapes, or how any operation works.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+OPERATIONS = ("paged_attention", "ragged_paged_attention", "write_kv", "copy_pages")
+IMPLEMENTATIONS = ("reference", "xla", "triton", "mosaic_gpu")
+
+PLATFORM_DEFAULTS = {"cpu": "xla", "gpu": "triton", "cuda": "triton"}
+_UNIVERSAL = "xla"
+_ABSENT = {"mosaic_gpu": "no Mosaic GPU kernel has been written yet; use 'triton' on NVIDIA GPUs"}
+
+
+def current_platform() -> str:
+    """The platform that a trace made now is meant for: the mesh's abstract device if it says, else the backend."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    platform = getattr(device, "platform", None)
+    return platform or jax.default_backend()
+
+
+def resolve(operation: str, implementation: str | None = None, platform: str | None = None) -> str:
+    """The name of the implementation that runs: `implementation` if given, else what `platform` runs by default.
+
+    `platform` is a JAX platform name; None means the one that is traced for now. Raises ValueError for a name that
+    does not exist, NotImplementedError for one that this operation does not have.
+    """
+    if operation not in OPERATIONS:
+        raise ValueError(f"operation={operation!r} does not exist; use one of {', '.join(OPERATIONS)}")
+    if implementation is None:
+        return PLATFORM_DEFAULTS.get(platform or current_platform(), _UNIVERSAL)
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation={implementation!r} does not exist; use one of {', '.join(IMPLEMENTATIONS)}")
+    if implementation in _ABSENT:
+        raise NotImplementedError(f"{operation} has no implementation {implementation!r}: {_ABSENT[implementation]}")
+    return implementation
+
+
+def load(operation: str, implementation: str | None, interpret: bool) -> Callable[..., Any]:
+    """The function that does `operation`, imported when first asked for.
+
+    Raises ValueError for `interpret=True` where there is no kernel to interpret.
+    """
+    name = resolve(operation, implementation)
+    if interpret and name not in ("triton", "mosaic_gpu"):
+        raise ValueError(f"interpret=True runs a GPU kernel on the CPU and {name!r} has none; name one, like 'triton'")
+    module = importlib.import_module(f"pallas_kernels.{operation}.{name}")
+    function = getattr(module, operation)
+    return _interpreted(function) if interpret else function
+
+
+def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, interpret=True, **kwargs)
+
+    return call

@@ -1,0 +1,51 @@
+"""Decode attention: one query a row over the row's pages.
+
+Lives here: the public function, its checks, and (beside it) its implementations.
+Promises: empty rows give zeros; nothing outside a row's context reaches its output.
+Must not know: models, schedulers; other operations' implementations.
+"""
+
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import dispatch
+from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.paged_attention.tuned import DecodeTuning
+from pallas_kernels.scores import check_tables, checked_rule
+
+__all__ = ["DecodeTuning", "paged_attention"]
+
+
+def paged_attention(
+    q: Float[Array, "B N H"],
+    kv: KVPages,
+    block_tables: Int[Array, "B M"],
+    context_lens: Int[Array, " B"],
+    *,
+    layer: ArrayLike = 0,
+    scale: float | None = None,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    alibi_slopes: Float[Array, " N"] | None = None,
+    implementation: str | None = None,
+    interpret: bool = False,
+    tuning: DecodeTuning | None = None,
+) -> Float[Array, "B N H"]:
+    """Attention output of each row's newest token, `[B, N, H]` in q's dtype; rows of length 0 give zeros.
+
+    `context_lens[b]` counts the tokens of row b with the current one, whose key is already in the pool; position i
+    lives in page `block_tables[b, i // S]` at offset `i % S`. Table entries past the end may hold anything.
+    Query head n reads kv head `n // (N / K)`. `layer` may be traced. `scale` defaults to `H ** -0.5`. `window` is
+    how many newest tokens are seen, the current one included. `soft_cap` is c in `c * tanh(score / c)`.
+    `alibi_slopes` are float32; the bias is `slope * (key position - query position)`, after the soft cap.
+    Sums and softmax are float32. `implementation` is None (what `resolve` says), `reference`, `xla` or `triton`.
+
+    Raises ValueError for shapes that do not fit together, NotImplementedError for what an implementation lacks.
+    Source: PagedAttention, section 4.1 (Kwon et al., SOSP 2023).
+    """
+    rule = checked_rule(q, kv, layer, scale=scale, window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes)
+    check_tables(block_tables, context_lens)
+    if q.shape[0] != block_tables.shape[0]:
+        raise ValueError(f"q has {q.shape[0]} rows and block_tables has {block_tables.shape[0]}")
+    attend = dispatch.load("paged_attention", implementation, interpret)
+    return attend(q, kv.with_layers(), block_tables, context_lens, layer, rule, alibi_slopes, tuning=tuning)

@@ -1,0 +1,55 @@
+"""Decode attention, written to be read.
+
+Lives here: the definition of what every other implementation must return.
+Promises: float32 throughout; nothing outside a row's context reaches its output.
+Must not know: speed. It gathers a row's whole table.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.paged_attention.tuned import DecodeTuning
+from pallas_kernels.scores import MASKED, ScoreRule
+
+
+def paged_attention(
+    q: Float[Array, "B N H"],
+    kv: KVPages,
+    block_tables: Int[Array, "B M"],
+    context_lens: Int[Array, " B"],
+    layer: ArrayLike,
+    rule: ScoreRule,
+    alibi_slopes: Float[Array, " N"] | None,
+    *,
+    tuning: DecodeTuning | None = None,
+) -> Float[Array, "B N H"]:
+    """Attention output of each row's newest token, row after row."""
+    if tuning is not None:
+        raise NotImplementedError("implementation='reference' has nothing to tune; pass tuning=None")
+    group = q.shape[1] // kv.num_kv_heads
+    key_positions = jnp.arange(block_tables.shape[1] * kv.page_size)
+
+    def one_row(row: tuple[Array, Array, Array]) -> Array:
+        query, table, length = row
+        keys, values = (_heads_first(pages[layer, table], group) for pages in (kv.k, kv.v))
+        distance = length - 1 - key_positions
+        visible = rule.visible(distance)
+        product = jnp.einsum("nh,nth->nt", query.astype(jnp.float32), keys, precision=lax.Precision.HIGHEST)
+        slopes = None if alibi_slopes is None else alibi_slopes[:, None]
+        score = jnp.where(visible, rule.score(product, distance, slopes), MASKED)
+        weight = jnp.where(visible, jnp.exp(score - score.max(axis=-1, keepdims=True)), 0)
+        total = weight.sum(axis=-1, keepdims=True)
+        # Values are selected, not multiplied by 0: an unfilled slot may hold NaN or infinity.
+        values = jnp.where(visible[:, None], values, 0)
+        out = jnp.einsum("nt,nth->nh", weight, values, precision=lax.Precision.HIGHEST)
+        return jnp.where(total > 0, out / jnp.where(total > 0, total, 1), 0)
+
+    return lax.map(one_row, (q, block_tables, context_lens)).astype(q.dtype)
+
+
+def _heads_first(pages: Float[Array, "M S K H"], group: int) -> Float[Array, "N T H"]:
+    tokens = pages.reshape(-1, *pages.shape[2:]).astype(jnp.float32)
+    return jnp.repeat(jnp.swapaxes(tokens, 0, 1), group, axis=0)

@@ -1,0 +1,42 @@
+"""Writing new keys and values into their slots.
+
+Lives here: the public function, its checks, and (beside it) its implementations.
+Promises: a slot outside the layer is dropped before a layer's offset is added; in place when the pool is donated.
+Must not know: which request a slot belongs to.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import dispatch
+from pallas_kernels.kv_pages import KVPages, check_pool
+
+__all__ = ["write_kv"]
+
+
+def write_kv(
+    kv: KVPages,
+    k: Float[Array, "T K H"],
+    v: Float[Array, "T K H"],
+    slots: Int[Array, " T"],
+    *,
+    layer: ArrayLike = 0,
+    implementation: str | None = None,
+    interpret: bool = False,
+) -> KVPages:
+    """The pool with `k[t]` and `v[t]` in slot `slots[t]` of `layer`; slots outside `[0, P * S)` are dropped.
+
+    A slot is `page * S + offset`. Values are cast to the pool's dtype. `layer` may be traced. No slot may occur twice
+    among those written. Under donation the pool is updated in place.
+
+    Raises ValueError for shapes that do not fit together.
+    """
+    check_pool(kv, layer)
+    expected = (*slots.shape, kv.num_kv_heads, kv.head_dim)
+    if slots.ndim != 1 or k.shape != expected or v.shape != expected:
+        raise ValueError(f"k and v must be [T, K, H] = {list(expected)}; got {list(k.shape)} and {list(v.shape)}")
+    if not jnp.issubdtype(slots.dtype, jnp.integer):
+        raise ValueError(f"slots must be integers; got {slots.dtype}")
+    write = dispatch.load("write_kv", implementation, interpret)
+    return write(kv, k.astype(kv.k.dtype), v.astype(kv.v.dtype), slots, layer)
