@@ -63,6 +63,8 @@ def _read_value(data: mmap.mmap, pos: int, kind: int) -> tuple[Any, int]:
     element, count = struct.unpack_from("<IQ", data, pos)
     pos += struct.calcsize("<IQ")
     if element in _SCALARS:
+        if count * struct.calcsize(_SCALARS[element]) > len(data) - pos:
+            raise EOFError(f"an array of {count} numbers at byte {pos} runs past the end")
         layout = f"<{count}{_SCALARS[element]}"
         return list(struct.unpack_from(layout, data, pos)), pos + struct.calcsize(layout)
     values = []

@@ -120,6 +120,8 @@ def _byte_level_bpe(metadata: dict[str, Any], tokens: list[str], pre: _PreTokeni
         )
     # A merge is "left right"; neither side holds a space, which the byte alphabet spells "Ġ".
     merges: list[Any] = [tuple(merge.split(" ", 1)) for merge in _required(metadata, "merges", path)]
+    if any(len(merge) != 2 for merge in merges):
+        raise ValueError(f"{path}: tokenizer.ggml.merges holds entries that are not two tokens; convert it again")
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre.ignore_merges))
     except Exception as error:  # the Rust library raises bare Exception

@@ -127,7 +127,7 @@ class _CharacterStream:
             self._sent = text
         else:
             return ""
-        if self._sent == text:
+        if complete == text:
             self._settle()
         if len(self._window) > _MAX_WINDOW:
             self._shorten()
@@ -178,7 +178,9 @@ class _CharacterStream:
         """Forget the ids that came before the last settled ones: these are context enough."""
         window = self._window[self._settled :]
         text = self._decode(window)
-        if text:  # else only the older ids tell that a space must not be dropped
+        # Without text, only the older ids tell that a space must not be dropped. With U+FFFD first, the cut may be
+        # within a character (the prompt's last), which would spoil a byte fallback decoder's run.
+        if text and not text.startswith(_REPLACEMENT):
             self._window, self._sent, self._decoded = window, text, text
         self._settled = len(self._window)
 
@@ -208,8 +210,11 @@ class _StopSearch:
         if not delta:
             return ""
         text = self._held + delta
-        if may_stop and self._match(text, len(self._held)):
-            return self._up_to_match(text, len(self._held))
+        match = self._first_match(text, len(self._held)) if may_stop else None
+        if match is not None:
+            end, start, self.matched = match
+            self._held = ""
+            return text[: end if self._include else start]
         keep = self._length_to_hold(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -218,7 +223,7 @@ class _StopSearch:
         held, self._held = self._held, ""
         return held
 
-    def _match(self, text: str, seen: int) -> tuple[int, int, str] | None:
+    def _first_match(self, text: str, seen: int) -> tuple[int, int, str] | None:
         """End, start and stop string of the first match that ends after the first `seen` characters."""
         found = []
         for stop in self._stops:
@@ -227,16 +232,17 @@ class _StopSearch:
                 found.append((start + len(stop), start, stop))
         return min(found, default=None)
 
-    def _up_to_match(self, text: str, seen: int) -> str:
-        match = self._match(text, seen)
-        assert match is not None
-        end, start, self.matched = match
-        self._held = ""
-        return text[: end if self._include else start]
-
     def _length_to_hold(self, text: str) -> int:
         longest = max((len(stop) for stop in self._stops), default=0) - 1
         for size in range(min(longest, len(text)), 0, -1):
             if any(len(stop) > size and stop.startswith(text[-size:]) for stop in self._stops):
                 return size
         return 0
+
+
+def _without_incomplete_tail(text: str) -> str:
+    """`text` less the U+FFFD at its end that may yet turn into a character."""
+    end = len(text)
+    while end > 0 and len(text) - end < _MAX_INCOMPLETE and text[end - 1] == _REPLACEMENT:
+        end -= 1
+    return text[:end]

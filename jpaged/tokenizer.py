@@ -1,6 +1,6 @@
 """Text to token ids, and ids to text: the one place where either happens.
 
-Promises: plain lists of ints and strings; a user's mistake is a one-line ValueError; importing this loads nothing heavy.
+Promises: plain lists of ints and strings; a user's mistake is a one-line ValueError; the import is light.
 Must not know: models, engines, requests. Text that arrives a token at a time is text_stream's.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool")
 
-# One of these is in every folder that has a tokenizer.
+# At least one of these is in every folder that has a tokenizer.
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -57,13 +57,17 @@ def _load_folder(path: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # from broken JSON to a missing library: all of it is about the folder
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{path}: its tokenizer cannot be loaded ({reason[:300]}); copy tokenizer.json and tokenizer_config.json "
             "of the model into the folder again"
         ) from error
+    # With a config but no vocabulary, transformers makes a tokenizer that turns every text into nothing.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(f"{path} has a tokenizer config but no vocabulary: copy tokenizer.json of the model into it")
+    return tokenizer
 
 
 class Tokenizer:

@@ -6,7 +6,7 @@ Must not know: jpaged.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from flax import linen as nn
@@ -41,7 +41,7 @@ def build_model(
     dtype: Any,
     max_model_len: int,
     attention_implementation: str | None = None,
-    scan_unroll: int | str = 1,
+    scan_unroll: "int | Literal['full']" = 1,
     interpret: bool = False,
 ) -> "nn.Module":
     """The Linen module of `config`: `apply({"params": params}, inputs, kv_pages) -> (logits, kv_pages)`.
@@ -54,11 +54,14 @@ def build_model(
 
     from models.layers import ModelOptions
 
+    unroll = config.num_layers if scan_unroll == "full" else scan_unroll
+    if not isinstance(unroll, int) or unroll < 1:
+        raise ValueError(f"scan_unroll={scan_unroll!r} is not supported; use an integer of at least 1, or 'full'")
     options = ModelOptions(
         dtype=jnp.dtype(dtype),
         max_model_len=max_model_len,
         attention_implementation=attention_implementation,
-        scan_unroll=config.num_layers if scan_unroll == "full" else scan_unroll,
+        scan_unroll=unroll,
         interpret=interpret,
     )
     if config.family == "opt" and max_model_len > config.max_length:

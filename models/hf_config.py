@@ -168,14 +168,13 @@ def _qwen_window(config: Fields, num_layers: object) -> int | None:
 
 def _all_layers_slide(config: Fields) -> bool | None:
     """Whether layer_types says that all layers use the window; None if it says nothing. A mixture is refused."""
-    kinds: object = config.get("layer_types")
-    if kinds is None:
+    given: object = config.get("layer_types")
+    if given is None:
         return None
-    uniform = kinds and isinstance(kinds, list) and all(kind == kinds[0] for kind in cast(list[str], kinds))
-    first = cast(list[str], kinds)[0] if uniform else None
-    known = first in ("full_attention", "sliding_attention")
-    require(known, "layer_types", kinds, "all full_attention or all sliding_attention")
-    return first == "sliding_attention"
+    kinds = cast(list[object], given) if isinstance(given, list) else []
+    known = kinds in (["full_attention"] * len(kinds), ["sliding_attention"] * len(kinds))
+    require(bool(kinds) and known, "layer_types", given, "all full_attention or all sliding_attention")
+    return kinds[0] == "sliding_attention"
 
 
 def _rope(config: Fields, max_positions: int) -> Fields:

@@ -170,7 +170,7 @@ def stack_layers(block: type[nn.Module], config: ModelConfig, options: ModelOpti
         block,
         variable_axes={"params": 0},
         split_rngs={"params": True},
-        in_axes=(0, nn.broadcast),
+        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType]
         length=config.num_layers,
         unroll=min(options.scan_unroll, config.num_layers),
     )

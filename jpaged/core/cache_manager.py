@@ -62,7 +62,8 @@ class CacheManager:
         """
         leader = group.live[0]
         end = len(leader.token_ids) if group.forked else leader.prompt_len
-        hits = self.match(group, leader)[: pages_for(end, self.page_size)]
+        # A page that the end of the prompt shares with the leader's outputs is no hit: every sibling writes into it.
+        hits = self.match(group, leader)[: end // self.page_size]
         idle_hits = sum(1 for page in hits if self.prefix_cache and self.prefix_cache.is_idle(page))
         if self.pages_to_admit(group) - len(hits) + reserve > self.num_available - idle_hits:
             return False
@@ -72,7 +73,7 @@ class CacheManager:
                 self.prefix_cache.wake(page)
         fresh = pages_for(end, self.page_size) - len(hits)
         leader.table.pages = hits + [self._take() for _ in range(fresh)]
-        leader.num_computed = min(len(hits) * self.page_size, end)
+        leader.num_computed = len(hits) * self.page_size
         leader.num_indexed = len(hits)
         return True
 
@@ -115,7 +116,8 @@ class CacheManager:
         child.table.pages = list(parent.table.pages)
         child.num_computed = parent.num_computed
         child.num_indexed = parent.num_indexed
-        child.page_hashes = list(parent.page_hashes)
+        # The parent's chain may go on over outputs of its own, which it had before a preemption.
+        child.page_hashes = parent.page_hashes[: parent.num_computed // self.page_size]
 
     def commit(self, group: SequenceGroup, sequence: Sequence, num_written: int) -> None:
         """Index the full pages among the sequence's first `num_written` tokens, all of them written by now."""

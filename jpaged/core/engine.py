@@ -11,7 +11,7 @@ from typing import Protocol
 from jpaged.config import CacheConfig, SchedulerConfig
 from jpaged.core.admission import RequestLimits, check_request
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
-from jpaged.core.request import FinishReason, Request
+from jpaged.core.request import FinishReason, Request, RequestMetrics
 from jpaged.core.scheduler import Scheduler
 from jpaged.core.sequence import SequenceGroup
 from jpaged.core.stats import EngineStats, as_dict
@@ -134,9 +134,10 @@ class Engine:
         for request_id in list(self._groups):
             self.abort(request_id)
 
-    def group(self, request_id: str) -> SequenceGroup | None:
-        """The live group of a request, or None once it has finished."""
-        return self._groups.get(request_id)
+    def metrics(self, request_id: str) -> RequestMetrics | None:
+        """The metrics of a live request: kept up to date, and complete once it has finished. None if it is unknown."""
+        group = self._groups.get(request_id)
+        return None if group is None else group.metrics
 
     def stats_dict(self) -> dict[str, float | int]:
         """The numbers of the host core; see stats.py."""

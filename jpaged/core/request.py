@@ -85,6 +85,23 @@ class CompletionOutput:
     stop_reason: int | str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionDelta:
+    """What one step added to one sequence of a stream: the joined `text` of a stream is `CompletionOutput.text`.
+
+    `prompt_index` is the prompt's place in the call, `index` the sequence's among the prompt's n. `token_ids` may
+    come without text (held back until a character or a possible stop string is whole).
+    """
+
+    request_id: str
+    prompt_index: int
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
     """What a request has given so far; `outputs` are in the order of their index."""

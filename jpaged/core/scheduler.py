@@ -85,7 +85,8 @@ class Scheduler:
             if reason is not None:
                 self._end(group, sequence, reason, stop_reason, now)
             logprobs = result.logprobs[i] if result.logprobs is not None else None
-            prompt_logprobs = tuple(group.prompt_logprobs) if first and group.prompt_logprobs else None
+            asked = first and group.request.params.prompt_logprobs is not None
+            prompt_logprobs = tuple(group.prompt_logprobs) if asked else None
             deltas.append(
                 SequenceDelta(
                     group.request.request_id, sequence.index, token_id, logprobs, reason, stop_reason, prompt_logprobs

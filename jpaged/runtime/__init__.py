@@ -1,0 +1,6 @@
+"""The device side: plans become padded arrays, one jitted step runs them, ids come back.
+
+Lives here: packing, the step, the sampler, the model runner.
+Promises: static shapes out of a short list; the page pool is donated and never copied.
+Must not know: why a plan is as it is.
+"""

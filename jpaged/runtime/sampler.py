@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jpaged.runtime.logit_rules import apply_rules
+from jpaged.runtime.ranking import LANES
 from jpaged.runtime.row_state import (
     RowState,
     init_row_state,
@@ -21,9 +22,9 @@ from jpaged.runtime.row_state import (
     resolve_token_ids,
     set_row,
 )
-from jpaged.runtime.sampler_inputs import SamplingInputs, split_seed
-from jpaged.runtime.token_draw import LANES, draw, is_greedy
-from jpaged.runtime.token_logprobs import TokenLogprobs, log_normalisers, logprob_and_rank, top_logprobs
+from jpaged.runtime.sampler_inputs import SamplingInputs, is_greedy, split_seed
+from jpaged.runtime.token_draw import draw
+from jpaged.runtime.token_logprobs import TokenLogprobs, token_logprobs
 
 __all__ = [
     "RowState",
@@ -67,19 +68,17 @@ def sample(
     token_ids = _choose(apply_rules(raw, inputs, state, vocab_size=vocab_size), inputs, vocab_size)
     live = inputs.row_slots < state.last_ids.shape[0] - 1
     wanted = jnp.where(live, inputs.num_logprobs, -1)
-    return SampleOutputs(token_ids, *_wanted_logprobs(raw, token_ids, wanted, vocab_size, max_logprobs))
+    reported = token_logprobs(raw, token_ids, wanted, vocab_size=vocab_size, max_logprobs=max_logprobs)
+    return SampleOutputs(token_ids, *reported)
 
 
 def prompt_logprobs(
     logits: Float[Array, "Q V"], target_ids: Int[Array, " Q"], max_logprobs: int, *, vocab_size: int
 ) -> TokenLogprobs:
-    """The logprob and rank of each prompt position's next token, and the position's likeliest tokens.
-
-    Takes no temporary of the size of the logits but where `V` is not a multiple of 128.
-    """
+    """The logprob and rank of each prompt position's next token, and the position's likeliest tokens."""
     raw = _vocabulary_only(logits, vocab_size)
     wanted = jnp.full(target_ids.shape, max_logprobs, jnp.int32)
-    return _all_logprobs(raw, target_ids, wanted, vocab_size, max_logprobs)
+    return token_logprobs(raw, target_ids, wanted, vocab_size=vocab_size, max_logprobs=max_logprobs)
 
 
 def _vocabulary_only(logits: Float[Array, "Q V"], vocab_size: int) -> Float[Array, "Q X"]:
@@ -105,51 +104,3 @@ def _choose(logits: Float[Array, "Q V"], inputs: SamplingInputs, vocab_size: int
         lambda: likeliest,
         lambda: jnp.where(greedy, likeliest, jnp.minimum(draw(logits, best, inputs), vocab_size - 1)),
     )
-
-
-def _wanted_logprobs(
-    logits: Float[Array, "Q V"],
-    token_ids: Int[Array, " Q"],
-    wanted: Int[Array, " Q"],
-    vocab_size: int,
-    max_logprobs: int,
-) -> TokenLogprobs:
-    return lax.cond(
-        jnp.any(wanted >= 0),
-        lambda: _all_logprobs(logits, token_ids, wanted, vocab_size, max_logprobs),
-        lambda: _no_logprobs(token_ids.shape[0], max_logprobs),
-    )
-
-
-def _no_logprobs(rows: int, max_logprobs: int) -> TokenLogprobs:
-    return TokenLogprobs(
-        jnp.zeros(rows, jnp.float32),
-        jnp.zeros(rows, jnp.int32),
-        jnp.zeros((rows, max_logprobs), jnp.int32),
-        jnp.zeros((rows, max_logprobs), jnp.float32),
-    )
-
-
-def _all_logprobs(
-    logits: Float[Array, "Q V"],
-    token_ids: Int[Array, " Q"],
-    wanted: Int[Array, " Q"],
-    vocab_size: int,
-    max_logprobs: int,
-) -> TokenLogprobs:
-    normalisers = log_normalisers(logits)
-    logprobs, ranks = logprob_and_rank(logits, normalisers, token_ids)
-    empty = _no_logprobs(token_ids.shape[0], max_logprobs)
-    count = min(max_logprobs, vocab_size)
-
-    def top() -> tuple[Array, Array]:
-        ids, values = top_logprobs(logits, normalisers, count)
-        listed = jnp.arange(count) < wanted[:, None]
-        return (
-            empty.top_ids.at[:, :count].set(jnp.where(listed, ids, 0)),
-            empty.top_logprobs.at[:, :count].set(jnp.where(listed, values, 0)),
-        )
-
-    top_ids, top_values = lax.cond(jnp.any(wanted > 0), top, lambda: (empty.top_ids, empty.top_logprobs))
-    asked = wanted >= 0
-    return TokenLogprobs(jnp.where(asked, logprobs, 0), jnp.where(asked, ranks, 0), top_ids, top_values)

@@ -7,7 +7,7 @@ Must not know: requests, models, where the logits come from.
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 GREEDY_BELOW = 1e-5
 """A temperature below this takes the largest logit. Dividing by it would gain nothing but infinities."""
@@ -36,6 +36,11 @@ class SamplingInputs(NamedTuple):
     num_tokens: Int[Array, " Q"]  # prompt and outputs known before this sample
     min_tokens: Int[Array, " Q"]
     num_logprobs: Int[Array, " Q"]  # how many top logprobs; 0: the sampled token's only; -1: none at all
+
+
+def is_greedy(inputs: SamplingInputs) -> Bool[Array, " Q"]:
+    """Which rows take their largest logit."""
+    return inputs.temperature < GREEDY_BELOW
 
 
 def split_seed(seed: int) -> tuple[int, int]:

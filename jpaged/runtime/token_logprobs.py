@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jpaged.runtime.token_draw import LANES
+from jpaged.runtime.ranking import leaders, row_sums
 
 
 class TokenLogprobs(NamedTuple):
@@ -23,35 +23,58 @@ class TokenLogprobs(NamedTuple):
     top_logprobs: Float[Array, "Q N"]
 
 
-def log_normalisers(logits: Float[Array, "Q V"]) -> Float[Array, " Q"]:
+def token_logprobs(
+    logits: Float[Array, "Q V"],
+    token_ids: Int[Array, " Q"],
+    wanted: Int[Array, " Q"],
+    *,
+    vocab_size: int,
+    max_logprobs: int,
+) -> TokenLogprobs:
+    """Logprob, rank and `wanted` top entries a row; all 0 where `wanted` is negative, and in entries past `wanted`.
+
+    `V` is a multiple of LANES; columns of `vocab_size` and more are -inf. Nothing is computed that no row wants.
+    """
+    nothing = TokenLogprobs(
+        jnp.zeros(token_ids.shape, jnp.float32),
+        jnp.zeros(token_ids.shape, jnp.int32),
+        jnp.zeros((*token_ids.shape, max_logprobs), jnp.int32),
+        jnp.zeros((*token_ids.shape, max_logprobs), jnp.float32),
+    )
+
+    def compute() -> TokenLogprobs:
+        normalisers = _log_normalisers(logits)
+        logprobs, ranks = _logprob_and_rank(logits, normalisers, token_ids)
+
+        def top() -> tuple[Array, Array]:
+            return _top_lists(logits, normalisers, wanted, min(max_logprobs, vocab_size), max_logprobs)
+
+        lists = lax.cond(jnp.any(wanted > 0), top, lambda: (nothing.top_ids, nothing.top_logprobs))
+        return TokenLogprobs(jnp.where(wanted >= 0, logprobs, 0), jnp.where(wanted >= 0, ranks, 0), *lists)
+
+    return lax.cond(jnp.any(wanted >= 0), compute, lambda: nothing)
+
+
+def _log_normalisers(logits: Float[Array, "Q V"]) -> Float[Array, " Q"]:
     """The log of each row's sum of exponentials: a logit minus this is a logprob."""
     best = jnp.max(logits, axis=-1)
-    weights = jnp.exp(logits - best[:, None]).reshape(logits.shape[0], -1, LANES)
-    return best + jnp.log(jnp.sum(jnp.sum(weights, axis=-1), axis=-1))
+    return best + jnp.log(row_sums(jnp.exp(logits - best[:, None])))
 
 
-def logprob_and_rank(
+def _logprob_and_rank(
     logits: Float[Array, "Q V"], normalisers: Float[Array, " Q"], token_ids: Int[Array, " Q"]
 ) -> tuple[Float[Array, " Q"], Int[Array, " Q"]]:
-    """The logprob of one token a row and its rank, 1 for the likeliest."""
     chosen = jnp.take_along_axis(logits, token_ids[:, None], axis=-1)
     index = lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     ahead = (logits > chosen) | ((logits == chosen) & (index < token_ids[:, None]))
     return chosen[:, 0] - normalisers, 1 + jnp.sum(ahead.astype(jnp.int32), axis=-1)
 
 
-def top_logprobs(
-    logits: Float[Array, "Q V"], normalisers: Float[Array, " Q"], count: int
+def _top_lists(
+    logits: Float[Array, "Q V"], normalisers: Float[Array, " Q"], wanted: Int[Array, " Q"], count: int, width: int
 ) -> tuple[Int[Array, "Q N"], Float[Array, "Q N"]]:
-    """The ids and logprobs of the `count` likeliest tokens, equals by lowest id. Needs `count <= V`.
-
-    Each of them lies in one of the `count` blocks with the largest maxima, so the rest is never ranked. The blocks
-    are put back in order because `top_k` breaks ties by position.
-    """
-    blocks = logits.reshape(logits.shape[0], -1, LANES)
-    _, chosen = lax.top_k(jnp.max(blocks, axis=-1), min(count, blocks.shape[1]))
-    chosen = jnp.sort(chosen, axis=-1)
-    candidates = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(logits.shape[0], -1)
-    values, places = lax.top_k(candidates, count)
-    ids = jnp.take_along_axis(chosen, places // LANES, axis=1) * LANES + places % LANES
-    return ids, values - normalisers[:, None]
+    values, ids = leaders(logits, count)
+    listed = jnp.arange(count) < wanted[:, None]
+    padding = ((0, 0), (0, width - count))
+    logprobs = jnp.where(listed, values - normalisers[:, None], 0)
+    return jnp.pad(jnp.where(listed, ids, 0), padding), jnp.pad(logprobs, padding)

@@ -17,6 +17,7 @@ import transformers
 from smollm2_reference import chat_template, reference_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+# ruff: noqa: RUF001 - the strings are odd on purpose
 OUT = Path(__file__).resolve().parent.parent / "fixtures" / "smollm2_tokenizer.json"
 
 STRINGS = [
@@ -63,12 +64,14 @@ def main() -> None:
     strings, differing = [], 0
     for text in STRINGS:
         ids = reference.encode(text, add_special_tokens=False).ids
-        strings.append({
-            "text": text,
-            "ids": ids,
-            "decoded": reference.decode(ids, skip_special_tokens=False),
-            "decoded_without_special": reference.decode(ids, skip_special_tokens=True),
-        })
+        strings.append(
+            {
+                "text": text,
+                "ids": ids,
+                "decoded": reference.decode(ids, skip_special_tokens=False),
+                "decoded_without_special": reference.decode(ids, skip_special_tokens=True),
+            }
+        )
         other = converted.encode(text, add_special_tokens=False)
         if other != ids:
             differing += 1

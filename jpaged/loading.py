@@ -1,0 +1,183 @@
+"""From the name of a model to an engine that can run: weights, tokenizer, pool size, programs.
+
+Lives here: `load_engine` and what it gives.
+Promises: every choice made for the user is logged; nothing is allocated before the configuration is known to be right.
+Must not know: prompts, outputs.
+"""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jpaged.config import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
+from jpaged.core.engine import Engine
+
+if TYPE_CHECKING:
+    from jpaged.runtime.model_runner import ModelRunner
+    from jpaged.tokenizer import Tokenizer
+
+logger = logging.getLogger("jpaged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What a user may say about an engine; the fields are the keyword arguments of `LLM`."""
+
+    model: str
+    tokenizer: str | None = None
+    revision: str | None = None
+    dtype: str = "float32"
+    kv_cache_dtype: str = "auto"
+    page_size: int = 16
+    num_pages: int | None = None
+    kv_memory: int | str | None = None
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    max_model_len: int | None = None
+    long_prefill_token_threshold: int | None = None
+    enable_prefix_caching: bool = True
+    watermark: float = 0.01
+    tensor_parallel_size: int = 1
+    seed: int = 0
+    attention_implementation: str | None = None
+    scan_unroll: int | str | None = None
+    load_format: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine with a model behind it."""
+
+    engine: Engine
+    runner: "ModelRunner"
+    tokenizer: "Tokenizer | None"
+    config: EngineConfig
+    attention_implementation: str
+
+
+def load_engine(options: EngineOptions) -> LoadedEngine:
+    """Load the model and build the engine. Raises ValueError with the remedy for anything a user can mend."""
+    # Checked first, since reading weights takes longest: everything that does not depend on the model.
+    cache = CacheConfig(
+        page_size=options.page_size,
+        num_pages=options.num_pages,
+        kv_cache_dtype=options.kv_cache_dtype,
+        enable_prefix_caching=options.enable_prefix_caching,
+        watermark=options.watermark,
+    )
+    scheduler = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+        **({} if options.max_model_len is None else {"max_model_len": options.max_model_len}),
+    )
+    parallel = ParallelConfig(tensor_parallel_size=options.tensor_parallel_size)
+    from models import load_config, resolve_source
+
+    source = resolve_source(options.model, revision=options.revision, load_format=options.load_format)
+    model_config = load_config(source)
+    scheduler = dataclasses.replace(
+        scheduler,
+        max_model_len=options.max_model_len or min(model_config.max_position_embeddings, _explicit_room(cache)),
+    )
+    config = EngineConfig(
+        model_name=options.model,
+        model=model_config,
+        dtype=options.dtype,
+        seed=options.seed,
+        load_format=options.load_format,
+        attention_implementation=options.attention_implementation,
+        cache=cache,
+        scheduler=scheduler,
+        parallel=parallel,
+    )
+    return _build(options, config, source)
+
+
+def _explicit_room(cache: CacheConfig) -> int:
+    return 2**62 if cache.num_pages is None else cache.num_pages * cache.page_size
+
+
+def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedEngine:
+    import jax
+    import jax.numpy as jnp
+
+    from jpaged.runtime.model_runner import ModelRunner
+    from jpaged.runtime.programs import use_persistent_cache
+    from models import build_model, load_params
+    from pallas_kernels import resolve
+
+    use_persistent_cache()
+    device = jax.devices()[0]
+    implementation = resolve("paged_attention", options.attention_implementation, device.platform)
+    tokenizer = _load_tokenizer(options, source)
+    params = jax.device_put(load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed))
+    config = _size_pool(options, config, device)
+    unroll = options.scan_unroll
+    if unroll is None:
+        # A rolled scan copies every layer's weights on a GPU; an unrolled one copies them on a CPU.
+        unroll = 1 if device.platform == "cpu" else "full"
+    model = build_model(
+        config.model,
+        dtype=jnp.dtype(config.dtype),
+        max_model_len=config.scheduler.max_model_len,
+        attention_implementation=implementation,
+        scan_unroll=unroll,
+    )
+    runner = ModelRunner(
+        model,
+        config.model,
+        params,
+        config.cache,
+        config.scheduler,
+        dtype=config.dtype,
+        attention_implementation=implementation,
+    )
+    engine = Engine(config.scheduler, config.cache, runner, vocab_size=config.model.vocab_size)
+    return LoadedEngine(engine, runner, tokenizer, config, implementation)
+
+
+def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
+    from jpaged.tokenizer import load_tokenizer
+
+    if options.tokenizer is not None:
+        return load_tokenizer(options.tokenizer)
+    if source.path is None:
+        return None
+    if options.load_format == "dummy":
+        try:
+            return load_tokenizer(source.path)
+        except ValueError:
+            return None  # made-up weights need no text
+    return load_tokenizer(source.path)
+
+
+def _size_pool(options: EngineOptions, config: EngineConfig, device: Any) -> EngineConfig:
+    """The config with the number of pages, and with a length that they hold."""
+    import jax.numpy as jnp
+
+    from jpaged.runtime.memory import size_pool
+
+    kv_dtype = config.dtype if config.cache.kv_cache_dtype == "auto" else config.cache.kv_cache_dtype
+    page_bytes = config.model.kv_bytes_per_token(jnp.dtype(kv_dtype).itemsize) * config.cache.page_size
+    scheduler = config.scheduler
+    size = size_pool(
+        page_bytes=page_bytes,
+        page_size=config.cache.page_size,
+        num_pages=options.num_pages,
+        kv_memory=options.kv_memory,
+        want_tokens=scheduler.max_num_seqs * scheduler.max_model_len,
+        device=device,
+    )
+    room = size.num_pages * config.cache.page_size
+    if options.max_model_len is None and room < scheduler.max_model_len:
+        logger.info("max_model_len is %d, all that the pool holds (the model's own is longer)", room)
+        scheduler = dataclasses.replace(scheduler, max_model_len=room)
+    logger.info(
+        "pool: %d pages of %d tokens, %.0f MiB (%s)",
+        size.num_pages, config.cache.page_size, (size.num_pages + 1) * page_bytes / 2**20, size.reason,
+    )  # fmt: skip
+    return dataclasses.replace(
+        config, cache=dataclasses.replace(config.cache, num_pages=size.num_pages), scheduler=scheduler
+    )

@@ -1,0 +1,92 @@
+"""What a caller may pass as prompts and parameters, made uniform.
+
+Lives here: parse_prompts, match_params.
+Promises: a list of (text or None, ids) in the caller's order; a mistake names the prompt and the remedy.
+Must not know: engines, devices.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jpaged.core.sampling_params import SamplingParams
+
+
+class Prompt(NamedTuple):
+    """A prompt's text, if it was given as text, and its ids."""
+
+    text: str | None
+    token_ids: tuple[int, ...]
+
+
+def parse_prompts(prompts: Any, encode: Callable[[str], list[int]] | None) -> list[Prompt]:
+    """The prompts of a call: a text, a list of ids, a mapping with one of them, or a list of any of these.
+
+    `encode` turns text into ids; None: there is no tokenizer, and text is refused. Raises ValueError.
+    """
+    if isinstance(prompts, str | Mapping) or _is_ids(prompts):
+        prompts = [prompts]
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise ValueError(f"prompts={_short(prompts)}: give text, a list of token ids, or a list of either")
+    if not prompts:
+        raise ValueError("prompts is empty: give at least one prompt, with at least one token")
+    return [_parse_one(prompt, f"prompts[{i}]", encode) for i, prompt in enumerate(prompts)]
+
+
+def match_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    """One SamplingParams a prompt: the one given for all, or the list of them. Raises ValueError."""
+    if params is None:
+        params = SamplingParams()
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
+        raise ValueError(f"sampling_params={_short(params)}: give a SamplingParams or a list of them")
+    if len(params) != count:
+        raise ValueError(
+            f"sampling_params has {len(params)} entries for {count} prompts: give one, or one each"
+        )
+    return list(params)
+
+
+def _parse_one(prompt: Any, name: str, encode: Callable[[str], list[int]] | None) -> Prompt:
+    if isinstance(prompt, Mapping):
+        keys = set(prompt)
+        if keys == {"prompt_token_ids"}:
+            prompt = prompt["prompt_token_ids"]
+            if isinstance(prompt, str):
+                raise ValueError(f"{name}: prompt_token_ids is text; pass it as 'prompt'")
+        elif keys == {"prompt"}:
+            prompt = prompt["prompt"]
+        else:
+            raise ValueError(f"{name} has the keys {sorted(map(str, keys))}: give either prompt or prompt_token_ids")
+    if isinstance(prompt, str):
+        return _parse_text(prompt, name, encode)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        if not prompt:
+            raise ValueError(f"{name} is empty: give at least one token")
+        for token in prompt:
+            if isinstance(token, bool) or not hasattr(token, "__index__"):
+                raise ValueError(f"{name} has {_short(token)} among its token ids: ids are integers")
+        return Prompt(None, tuple(token.__index__() for token in prompt))
+    raise ValueError(f"{name}={_short(prompt)}: give text or a list of token ids")
+
+
+def _parse_text(text: str, name: str, encode: Callable[[str], list[int]] | None) -> Prompt:
+    if not text:
+        raise ValueError(f"{name} is empty: give at least one character")
+    if encode is None:
+        raise ValueError(f"{name} is text, but this model has no tokenizer: give token ids, or pass tokenizer=")
+    ids = encode(text)
+    if not ids:
+        raise ValueError(f"{name} has no tokens once encoded: give at least one")
+    return Prompt(text, tuple(ids))
+
+
+def _is_ids(prompts: Any) -> bool:
+    if not isinstance(prompts, Sequence) or isinstance(prompts, str | bytes) or not prompts:
+        return False
+    return all(hasattr(token, "__index__") for token in prompts)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

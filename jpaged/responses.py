@@ -1,0 +1,144 @@
+"""Deltas become outputs: ids to text, stop strings, logprobs with their tokens.
+
+Lives here: Response, what a caller gets of one request while it runs and in the end.
+Promises: joined deltas are the final text; one logprob entry a token; nothing comes after the end.
+Must not know: engines, schedulers, devices.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from jpaged.core.output import SequenceDelta, TokenLogprobs
+from jpaged.core.request import (
+    CompletionDelta,
+    CompletionOutput,
+    FinishReason,
+    Logprob,
+    Request,
+    RequestMetrics,
+    RequestOutput,
+)
+from jpaged.text_stream import TextStream
+
+
+class TextDecoder(Protocol):
+    """What a response needs of a tokenizer."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of some ids."""
+        ...
+
+
+class Response:
+    """The outputs of one request in the making. `pending` holds the deltas that nobody has taken yet."""
+
+    def __init__(self, request: Request, prompt_index: int, decoder: TextDecoder | None) -> None:
+        params = request.params
+        self.request = request
+        self.prompt_index = prompt_index
+        self.pending: deque[CompletionDelta] = deque()
+        self.metrics: RequestMetrics | None = None
+        self._decoder = decoder
+        self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.outputs = [
+            CompletionOutput(
+                index=i,
+                text="",
+                token_ids=[],
+                logprobs=None if params.logprobs is None else [],
+                cumulative_logprob=None if params.logprobs is None else 0.0,
+            )
+            for i in range(params.n)
+        ]
+        self._streams = [self._text_stream() for _ in range(params.n)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every sequence has ended."""
+        return all(output.finish_reason is not None for output in self.outputs)
+
+    def take(self, delta: SequenceDelta) -> str | None:
+        """Take in one delta. Returns the stop string that it completed, if any: the sequence is to be ended."""
+        output, stream = self.outputs[delta.index], self._streams[delta.index]
+        if output.finish_reason is not None:
+            return None
+        if delta.prompt_logprobs is not None:
+            self._prompt_logprobs = self._prompt_entries(delta.prompt_logprobs)
+        text, stopped = "", None
+        if delta.token_id is not None:
+            output.token_ids.append(delta.token_id)
+            if delta.logprobs is not None and output.logprobs is not None:
+                output.logprobs.append(self._entry(delta.token_id, delta.logprobs))
+                output.cumulative_logprob = (output.cumulative_logprob or 0.0) + delta.logprobs.logprob
+            hidden = delta.finish_reason is FinishReason.STOP and not self.request.params.include_stop_str_in_output
+            if stream is not None and not hidden:
+                text = stream.push(delta.token_id)
+                stopped = stream.stopped
+        reason, stop_reason = delta.finish_reason, delta.stop_reason
+        if stopped is not None:
+            reason, stop_reason = FinishReason.STOP, stopped
+        elif reason is not None and stream is not None:
+            text += stream.finish()
+        output.text += text
+        output.finish_reason = None if reason is None else str(reason)
+        output.stop_reason = stop_reason
+        self.pending.append(
+            CompletionDelta(
+                request_id=self.request.request_id,
+                prompt_index=self.prompt_index,
+                index=delta.index,
+                text=text,
+                token_ids=() if delta.token_id is None else (delta.token_id,),
+                finish_reason=output.finish_reason,
+                stop_reason=stop_reason,
+            )
+        )
+        return stopped
+
+    def result(self) -> RequestOutput:
+        """Everything so far."""
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt,
+            prompt_token_ids=list(self.request.prompt_token_ids),
+            outputs=self.outputs,
+            finished=self.finished,
+            prompt_logprobs=self._all_prompt_logprobs(),
+            num_cached_tokens=self.metrics.num_cached_tokens if self.metrics else 0,
+            metrics=self.metrics,
+        )
+
+    def _text_stream(self) -> TextStream | None:
+        params = self.request.params
+        if self._decoder is None or not params.detokenize:
+            return None
+        return TextStream(
+            self._decoder,
+            prompt_token_ids=self.request.prompt_token_ids,
+            stop=params.stop or (),
+            skip_special_tokens=params.skip_special_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+
+    def _all_prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
+        if self.request.params.prompt_logprobs is None:
+            return None
+        # The first token of a prompt has nothing before it that could predict it.
+        return self._prompt_logprobs or [None]
+
+    def _prompt_entries(self, entries: tuple[TokenLogprobs, ...]) -> list[dict[int, Logprob] | None]:
+        targets = self.request.prompt_token_ids[1:]
+        return [None, *(self._entry(token, entry) for token, entry in zip(targets, entries, strict=True))]
+
+    def _entry(self, token_id: int, entry: TokenLogprobs) -> dict[int, Logprob]:
+        """The chosen token first, then the most likely ones in order."""
+        made = {token_id: Logprob(entry.logprob, entry.rank, self._spell(token_id))}
+        for rank, (other, logprob) in enumerate(zip(entry.top_ids, entry.top_logprobs, strict=True), start=1):
+            if other != token_id:
+                made[other] = Logprob(logprob, rank, self._spell(other))
+        return made
+
+    def _spell(self, token_id: int) -> str | None:
+        return None if self._decoder is None else self._decoder.decode([token_id], skip_special_tokens=False)

@@ -1,0 +1,107 @@
+"""How many pages the pool gets.
+
+Lives here: sizes of a page and of the pool, from a page count, from bytes, or from the memory that is free.
+Promises: the answer and its reason; too little memory for one page is an error with the remedy.
+Must not know: what pages hold.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+HOST_FRACTION = 0.1
+DEVICE_FRACTION = 0.9
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """`num_pages` usable pages (the null page is one more), and why so many."""
+
+    num_pages: int
+    reason: str
+
+
+def parse_bytes(value: int | str) -> int:
+    """Bytes of a number or of a text such as "512MiB" or "2GB". Raises ValueError naming the remedy."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
+        if match is None or match[2] not in _UNITS:
+            raise ValueError(f"kv_memory={value!r}: give bytes, or a text such as '512MiB' or '2GB'")
+        size = int(float(match[1]) * _UNITS[match[2]])
+    if size < 1:
+        raise ValueError(f"kv_memory={value!r}: must be at least one byte")
+    return size
+
+
+def size_pool(
+    *,
+    page_bytes: int,
+    page_size: int,
+    num_pages: int | None,
+    kv_memory: int | str | None,
+    want_tokens: int,
+    device: Any,
+) -> PoolSize:
+    """The pool's size: as asked for in pages or bytes, else room for `want_tokens` within the memory that is free.
+
+    Raises ValueError when the memory does not hold one page (and the null page).
+    """
+    if num_pages is not None and kv_memory is not None:
+        raise ValueError("num_pages and kv_memory both size the pool; give one of them")
+    free, where, fraction = free_memory(device)
+    if num_pages is not None:
+        need = (num_pages + 1) * page_bytes
+        if free is not None and need > free:
+            raise ValueError(
+                f"num_pages={num_pages}: the pool needs {_show(need)}, {_show(free)} are free on the {where}; "
+                "lower num_pages or page_size"
+            )
+        return PoolSize(num_pages, "as asked for")
+    if kv_memory is not None:
+        budget = parse_bytes(kv_memory)
+        if free is not None and budget > free:
+            raise ValueError(f"kv_memory={kv_memory!r}: only {_show(free)} are free on the {where}; lower kv_memory")
+        return PoolSize(_pages_in(budget, page_bytes, f"kv_memory={kv_memory!r}"), f"kv_memory={kv_memory}")
+    wanted = -(-want_tokens // page_size)
+    if free is None:
+        return PoolSize(wanted, "max_num_seqs * max_model_len tokens")
+    most = _pages_in(int(free * fraction), page_bytes, f"{fraction:.0%} of the free memory ({_show(free)})")
+    if wanted <= most:
+        return PoolSize(wanted, "max_num_seqs * max_model_len tokens")
+    return PoolSize(most, f"{fraction:.0%} of the {_show(free)} free on the {where}")
+
+
+def free_memory(device: Any) -> tuple[int | None, str, float]:
+    """Free bytes where the pool will live (None: unknown), the name of that place, and the share the pool may take."""
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        if "bytes_limit" in stats:
+            return stats["bytes_limit"] - stats.get("bytes_in_use", 0), "device", DEVICE_FRACTION
+        return None, "device", DEVICE_FRACTION
+    try:
+        with open("/proc/meminfo") as file:
+            line = next(line for line in file if line.startswith("MemAvailable"))
+        return int(line.split()[1]) * 1024, "host", HOST_FRACTION
+    except (OSError, StopIteration):
+        return None, "host", HOST_FRACTION
+
+
+def _pages_in(budget: int, page_bytes: int, what: str) -> int:
+    pages = budget // page_bytes - 1
+    if pages < 1:
+        raise ValueError(
+            f"{what} is too little: one page takes {_show(page_bytes)} and the pool needs two at least "
+            "(one is the null page); give more memory, a smaller page_size or a smaller dtype"
+        )
+    return pages
+
+
+def _show(size: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024  # pyright: ignore[reportAssignmentType]
+    return f"{size:.4g} GiB"

@@ -1,0 +1,165 @@
+"""A plan becomes the padded arrays of one step.
+
+Lives here: RowMirror (what the host keeps of every row slot) and its `pack`; `unpack`, the same layout on the device.
+Promises: one int32 and one float32 array a step, each a fresh buffer; every page id is one of the pool's.
+Must not know: models, samplers, jit.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jpaged.core.output import AdmittedSequence, PageGrant, SchedulerOutput
+from jpaged.runtime.step_shape import SAMPLE_FLOATS, Buckets, StepShape
+
+NO_TARGET = -1  # a packed token whose successor's log probability is not asked for
+
+
+class RowMirror:
+    """The host's copy of what each of `num_slots` row slots holds: known ids, block table, sampling parameters.
+
+    `num_pages` counts the null page.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int, page_size: int, num_pages: int) -> None:
+        self.page_size = page_size
+        self.num_pages = num_pages
+        self.num_slots = num_slots
+        self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
+        self.num_known = np.zeros(num_slots, np.int32)
+        self.block_tables = np.zeros((num_slots, -(-max_model_len // page_size)), np.int32)
+        self.floats = np.zeros((num_slots, len(SAMPLE_FLOATS)), np.float32)
+        self.ints: dict[str, np.ndarray] = {
+            name: np.zeros(num_slots, np.int32)
+            for name in ("top_k", "seed_hi", "seed_lo", "sample_index", "prompt_len", "min_tokens", "num_logprobs")
+        }
+        self.num_prompt_logprobs = np.full(num_slots, -1, np.int32)
+        self._prompt_logprob_slots: set[int] = set()
+
+    @property
+    def table_width(self) -> int:
+        """Columns of a block table."""
+        return self.block_tables.shape[1]
+
+    def admit(self, sequence: AdmittedSequence) -> None:
+        """Give a row slot to a sequence; nothing of the slot's last owner is left."""
+        slot, params = sequence.row_slot, sequence.params
+        count = len(sequence.token_ids)
+        self.token_ids[slot, :count] = sequence.token_ids
+        self.num_known[slot] = count
+        self.block_tables[slot] = 0
+        self.floats[slot] = (
+            0.0 if params.greedy else params.temperature,
+            params.top_p,
+            params.min_p,
+            params.repetition_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+        seed = np.array([sequence.seed >> 32, sequence.seed & 0xFFFFFFFF], np.uint32).view(np.int32)
+        values = {
+            "top_k": min(max(params.top_k, 0), 2**31 - 1),
+            "seed_hi": seed[0],
+            "seed_lo": seed[1],
+            "sample_index": sequence.index,
+            "prompt_len": sequence.prompt_len,
+            "min_tokens": min(params.min_tokens, 2**31 - 1),
+            "num_logprobs": -1 if params.logprobs is None else params.logprobs,
+        }
+        for name, value in values.items():
+            self.ints[name][slot] = value
+        wanted = params.prompt_logprobs
+        self.num_prompt_logprobs[slot] = -1 if wanted is None else wanted
+        self._prompt_logprob_slots.discard(slot)
+        if wanted is not None:
+            self._prompt_logprob_slots.add(slot)
+
+    def grant(self, grant: PageGrant) -> None:
+        """Write new pages into a block table."""
+        # JAX clamps an index that is out of range, so a wrong page would be read in silence.
+        assert all(0 < page < self.num_pages for page in grant.pages), "a page id is not one of the pool's"
+        self.block_tables[grant.row_slot, grant.column : grant.column + len(grant.pages)] = grant.pages
+
+    def fit(self, plan: SchedulerOutput, buckets: Buckets) -> StepShape:
+        """The shape that the plan needs."""
+        # A prompt's logprobs are made by the ragged programs alone; decode programs stay small.
+        decode = plan.num_tokens == len(plan.rows) and not any(
+            row.row_slot in self._prompt_logprob_slots for row in plan.rows
+        )
+        return buckets.fit(
+            num_rows=len(plan.rows), num_tokens=plan.num_tokens, num_samples=len(plan.samples), decode=decode
+        )
+
+    def pack(self, plan: SchedulerOutput, shape: StepShape) -> tuple[np.ndarray, np.ndarray]:
+        """The plan's int32 and float32 arrays in the layout of `shape`."""
+        ints = np.zeros(shape.num_ints, np.int32)
+        out = {name: ints[f.start : f.stop].reshape(f.shape) for name, f in shape.int_fields.items()}
+        rows = np.array(plan.rows, np.int32).reshape(-1, 3)
+        row_slots, starts, counts = rows[:, 0], rows[:, 1], rows[:, 2]
+        self._pack_tokens(out, row_slots, starts, counts)
+        num_rows = len(rows)
+        out["block_tables"][:num_rows] = self.block_tables[row_slots]
+        out["context_lens"][:num_rows] = starts + counts
+        ends = np.cumsum(counts)
+        if not shape.decode:
+            out["query_starts"][1 : num_rows + 1] = ends
+            out["query_starts"][num_rows + 1 :] = ends[-1]
+        floats = self._pack_samples(out, plan, shape, starts + counts, ends)
+        return ints, floats
+
+    def _pack_tokens(
+        self, out: dict[str, np.ndarray], row_slots: np.ndarray, starts: np.ndarray, counts: np.ndarray
+    ) -> None:
+        total = int(counts.sum())
+        token_slots = np.repeat(row_slots, counts)
+        firsts = np.cumsum(counts) - counts
+        positions = np.arange(total, dtype=np.int32) - np.repeat(firsts - starts, counts)
+        pages = self.block_tables[token_slots, positions // self.page_size]
+        assert pages.all(), "a token is to be written to the null page"
+        known = positions < self.num_known[token_slots]
+        out["token_refs"][:total] = np.where(known, self.token_ids[token_slots, positions], -1 - token_slots)
+        out["positions"][:total] = positions
+        out["slots"][:total] = pages * self.page_size + positions % self.page_size
+        # Padding writes go to distinct slots past the pool, where every implementation drops them.
+        padding = len(out["slots"]) - total
+        out["slots"][total:] = self.num_pages * self.page_size + np.arange(padding)
+        out["token_row_slots"][:total] = token_slots
+        out["token_row_slots"][total:] = self.num_slots
+        if "prompt_targets" in out:
+            out["prompt_targets"][:] = NO_TARGET
+            wanted = self.num_prompt_logprobs[token_slots] >= 0
+            wanted &= positions + 1 < self.ints["prompt_len"][token_slots]
+            successors = self.token_ids[token_slots, np.minimum(positions + 1, self.token_ids.shape[1] - 1)]
+            out["prompt_targets"][:total] = np.where(wanted, successors, NO_TARGET)
+
+    def _pack_samples(
+        self,
+        out: dict[str, np.ndarray],
+        plan: SchedulerOutput,
+        shape: StepShape,
+        row_ends: np.ndarray,
+        packed_ends: np.ndarray,
+    ) -> np.ndarray:
+        floats = np.zeros((shape.num_samples, len(SAMPLE_FLOATS)), np.float32)
+        floats[:, 1] = floats[:, 3] = 1.0
+        out["row_slots"][:] = self.num_slots
+        out["num_logprobs"][:] = -1
+        if plan.samples:
+            samples = np.array(plan.samples, np.int32)
+            rows, slots = samples[:, 0], samples[:, 1]
+            n = len(samples)
+            out["sample_rows"][:n] = packed_ends[rows] - 1
+            out["row_slots"][:n] = slots
+            for name, values in self.ints.items():
+                out[name][:n] = values[slots]
+            out["num_tokens"][:n] = row_ends[rows]
+            out["output_position"][:n] = row_ends[rows] - self.ints["prompt_len"][slots]
+            floats[:n] = self.floats[slots]
+        return np.ascontiguousarray(floats.T).reshape(-1)
+
+
+def unpack(ints: Any, floats: Any, shape: StepShape) -> dict[str, Any]:
+    """The named parts of a step's packed arrays, on the device."""
+    parts = {name: ints[f.start : f.stop].reshape(f.shape) for name, f in shape.int_fields.items()}
+    q = shape.num_samples
+    return parts | {name: floats[i * q : (i + 1) * q] for i, name in enumerate(SAMPLE_FLOATS)}

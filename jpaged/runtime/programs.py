@@ -1,0 +1,60 @@
+"""The compiled programs of an engine: each shape is compiled once, counted and timed.
+
+Lives here: ProgramTable and the persistent compilation cache.
+Promises: a shape never compiles twice; a call with other shapes than those compiled for is an error, not a retrace.
+Must not know: what the programs compute.
+"""
+
+import os
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+
+class ProgramTable:
+    """Ahead-of-time compiled programs by name; `seconds` is what tracing and compiling took in all."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Hashable, Any] = {}
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def get(self, name: Hashable, lower: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """The program `name`, compiled for the shapes of `args` if this is its first call."""
+        program = self._compiled.get(name)
+        if program is None:
+            start = time.perf_counter()
+            program = lower(*args).compile()
+            self.seconds += time.perf_counter() - start
+            self._compiled[name] = program
+        return program
+
+    def temp_bytes(self) -> dict[str, int]:
+        """Bytes of temporary memory that each compiled program needs."""
+        sizes: dict[str, int] = {}
+        for name, program in self._compiled.items():
+            analysis = program.memory_analysis()
+            sizes[str(name)] = 0 if analysis is None else analysis.temp_size_in_bytes
+        return sizes
+
+
+def cache_home() -> Path:
+    """The folder of everything that jpaged keeps between runs: JPAGED_CACHE, or jpaged in the user's cache folder."""
+    given = os.environ.get("JPAGED_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jpaged"
+
+
+def use_persistent_cache() -> None:
+    """Keep compiled programs on disk, unless the user has set JAX's own cache folder or switched the cache off."""
+    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(cache_home() / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

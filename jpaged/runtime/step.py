@@ -1,0 +1,107 @@
+"""The step: one pure function from (parameters, pool, row state, packed arrays) to the same state and the ids.
+
+Lives here: `run_step`, and the small programs beside it: `copy_step`, `set_row_step`.
+Promises: pool and row state are donated; nothing goes to the host; all that varies within a shape is data.
+Must not know: plans, buckets, when it is compiled.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jpaged.runtime.packing import unpack
+from jpaged.runtime.sampler import (
+    RowState,
+    SampleOutputs,
+    SamplingInputs,
+    TokenLogprobs,
+    prompt_logprobs,
+    record_samples,
+    record_tokens,
+    resolve_token_ids,
+    sample,
+)
+from jpaged.runtime.step_shape import StepShape
+from models.inputs import StepInputs
+from pallas_kernels import KVPages, copy_pages
+
+PROMPT_LOGPROB_ROWS = 16
+"""Logits rows made at a time for prompt logprobs, so that a long chunk needs no logits of its own length."""
+
+
+class StepOutputs(NamedTuple):
+    """What a step leaves for the host to fetch; `prompt` is None where the shape has no prompt targets."""
+
+    sampled: SampleOutputs
+    prompt: TokenLogprobs | None
+
+
+def run_step(
+    params: Any,
+    kv_pages: KVPages,
+    state: RowState,
+    ints: Int[Array, " I"],
+    floats: Float[Array, " F"],
+    *,
+    model: Any,
+    shape: StepShape,
+    vocab_size: int,
+    max_logprobs: int,
+) -> tuple[KVPages, RowState, StepOutputs]:
+    """Write the step's tokens into their slots, attend, and draw one token for each logits row."""
+    parts = unpack(ints, floats, shape)
+    token_ids = resolve_token_ids(parts["token_refs"], state)
+    state = record_tokens(state, parts["token_row_slots"], parts["positions"], token_ids)
+    inputs = StepInputs(
+        token_ids=token_ids,
+        positions=parts["positions"],
+        slots=parts["slots"],
+        block_tables=parts["block_tables"],
+        context_lens=parts["context_lens"],
+        query_starts=parts.get("query_starts"),
+        sample_rows=parts["sample_rows"],
+    )
+    variables = {"params": params}
+    hidden, kv_pages = model.apply(variables, inputs, kv_pages, method="hidden_states")
+
+    def compute_logits(rows: Float[Array, "n D"]) -> Float[Array, "n V"]:
+        return model.apply(variables, rows, method="compute_logits")
+
+    logits = compute_logits(hidden[inputs.sample_rows])
+    sampling = SamplingInputs(**{name: parts[name] for name in SamplingInputs._fields})
+    sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
+    valid = parts["row_slots"] < state.last_ids.shape[0] - 1
+    state = record_samples(state, parts["row_slots"], sampled.token_ids, valid)
+    prompt = None
+    if not shape.decode:
+        prompt = _prompt_logprobs(compute_logits, hidden, parts["prompt_targets"], vocab_size, max_logprobs)
+    return kv_pages, state, StepOutputs(sampled, prompt)
+
+
+def copy_step(kv_pages: KVPages, pairs: Int[Array, "2 R"], *, implementation: str | None = None) -> KVPages:
+    """The pool with every page `pairs[0]` copied to `pairs[1]`; padding pairs are (0, 0)."""
+    return copy_pages(kv_pages, pairs[0], pairs[1], implementation=implementation)
+
+
+def _prompt_logprobs(
+    compute_logits: Any, hidden: Float[Array, "T D"], targets: Int[Array, " T"], vocab_size: int, max_logprobs: int
+) -> TokenLogprobs:
+    """Logprobs of `targets` (negative: not asked for) after each packed token; nothing is computed if none is asked."""
+
+    def block(part: tuple[Array, Array]) -> TokenLogprobs:
+        rows, ids = part
+        return prompt_logprobs(compute_logits(rows), jnp.maximum(ids, 0), max_logprobs, vocab_size=vocab_size)
+
+    def compute() -> TokenLogprobs:
+        size = PROMPT_LOGPROB_ROWS
+        padding = -hidden.shape[0] % size
+        rows = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, size, hidden.shape[1])
+        ids = jnp.pad(targets, (0, padding)).reshape(-1, size)
+        parts = lax.map(block, (rows, ids))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: hidden.shape[0]], parts)
+
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute))
+    return lax.cond(jnp.any(targets >= 0), compute, lambda: nothing)

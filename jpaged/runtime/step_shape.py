@@ -1,0 +1,130 @@
+"""The few array shapes that steps come in, and where each field lies in a step's packed arrays.
+
+Lives here: StepShape, Buckets, IntField and FloatField layouts.
+Promises: equal shapes have equal layouts; the number of shapes is bounded by the configuration alone.
+Must not know: plans, models.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+# Fields of the sampler that are one int32 (or one float32) a logits row.
+SAMPLE_INTS = (
+    "row_slots", "top_k", "seed_hi", "seed_lo", "sample_index", "output_position", "prompt_len", "num_tokens",
+    "min_tokens", "num_logprobs",
+)  # fmt: skip
+SAMPLE_FLOATS = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+
+# Two rows at the least: a lone row takes another path through XLA's CPU matrix product (slower in bfloat16, and
+# with other rounding), so that a sequence alone could differ from the same one in company.
+MIN_ROWS = 2
+MIN_RAGGED_TOKENS = 16
+
+
+class Field(NamedTuple):
+    """A part of a packed array: where it starts and its shape."""
+
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        """One past its last element."""
+        size = 1
+        for n in self.shape:
+            size *= n
+        return self.start + size
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """One compiled program's sizes: `T` packed tokens, `B` rows, `Q` logits rows, `M` columns of a block table.
+
+    `decode`: every row has one token (T == B), so attention takes its decode path.
+    """
+
+    num_tokens: int
+    num_rows: int
+    num_samples: int
+    table_width: int
+    decode: bool
+
+    @cached_property
+    def int_fields(self) -> dict[str, Field]:
+        """The layout of the packed int32 array."""
+        t, b, q = (self.num_tokens,), (self.num_rows,), (self.num_samples,)
+        shapes = {
+            "token_refs": t,
+            "positions": t,
+            "slots": t,
+            "token_row_slots": t,
+            "block_tables": (self.num_rows, self.table_width),
+            "context_lens": b,
+            "sample_rows": q,
+        }
+        if not self.decode:
+            shapes["query_starts"] = (self.num_rows + 1,)
+            shapes["prompt_targets"] = t
+        shapes |= dict.fromkeys(SAMPLE_INTS, q)
+        fields: dict[str, Field] = {}
+        start = 0
+        for name, shape in shapes.items():
+            fields[name] = Field(start, shape)
+            start = fields[name].stop
+        return fields
+
+    @cached_property
+    def num_ints(self) -> int:
+        """The length of the packed int32 array."""
+        return max(field.stop for field in self.int_fields.values())
+
+    @property
+    def num_floats(self) -> int:
+        """The length of the packed float32 array: SAMPLE_FLOATS, each `Q` long."""
+        return len(SAMPLE_FLOATS) * self.num_samples
+
+    def __str__(self) -> str:
+        kind = "decode" if self.decode else "ragged"
+        return f"{kind}[T={self.num_tokens}, B={self.num_rows}, Q={self.num_samples}, M={self.table_width}]"
+
+
+class Buckets:
+    """The shapes of an engine: decode steps by rows, ragged steps by tokens, both in powers of two up to the limit."""
+
+    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int, table_width: int) -> None:
+        self._rows = _powers_of_two(MIN_ROWS, max(MIN_ROWS, max_num_seqs))
+        self._tokens = _powers_of_two(MIN_RAGGED_TOKENS, max(MIN_RAGGED_TOKENS, max_num_batched_tokens))
+        self._width = table_width
+
+    def all(self) -> list[StepShape]:
+        """Every shape that `fit` can return."""
+        decodes = [self._decode(rows) for rows in self._rows]
+        return decodes + [self._ragged(tokens) for tokens in self._tokens]
+
+    def fit(self, *, num_rows: int, num_tokens: int, num_samples: int, decode: bool) -> StepShape:
+        """The smallest shape that holds a step."""
+        if decode:
+            return self._decode(_first_at_least(self._rows, max(num_rows, num_samples)))
+        return self._ragged(_first_at_least(self._tokens, num_tokens))
+
+    def _decode(self, rows: int) -> StepShape:
+        return StepShape(rows, rows, rows, self._width, True)
+
+    def _ragged(self, tokens: int) -> StepShape:
+        rows = self._rows[-1]
+        return StepShape(tokens, rows, rows, self._width, False)
+
+
+def _powers_of_two(low: int, high: int) -> list[int]:
+    sizes = []
+    while low < high:
+        sizes.append(low)
+        low *= 2
+    return [*sizes, high]
+
+
+def _first_at_least(sizes: list[int], n: int) -> int:
+    return next(size for size in sizes if size >= n)
