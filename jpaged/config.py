@@ -92,10 +92,13 @@ class EngineConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
+        require_text("model_name", self.model_name)
         require_choice("dtype", self.dtype, DTYPES)
         require_choice("load_format", self.load_format, LOAD_FORMATS)
         require_int("seed", self.seed, 0, 2**63 - 1)
-        limit = self.model.max_position_embeddings
+        if self.attention_implementation is not None:
+            require_text("attention_implementation", self.attention_implementation)
+        limit = self.model.max_length
         if self.scheduler.max_model_len > limit:
             raise ValueError(
                 f"max_model_len={self.scheduler.max_model_len}: {self.model_name} has positions for {limit} tokens; "
@@ -105,7 +108,9 @@ class EngineConfig:
 
     def digest(self) -> str:
         """A hexadecimal name of this config: equal configs, and they alone, have equal digests."""
-        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        # 1 and 1.0 are equal, so they are written alike.
+        plain = json.loads(json.dumps(asdict(self)), parse_float=_int_if_whole)
+        text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -143,7 +148,18 @@ def require_bool(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: must be True or False")
 
 
+def require_text(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is a string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}: must be a name")
+
+
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+
+
+def _int_if_whole(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

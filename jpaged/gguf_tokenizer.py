@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jpaged.gguf_metadata import read_gguf_metadata
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerFast
@@ -63,7 +61,9 @@ def load_gguf_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """
     from transformers import PreTrainedTokenizerFast
 
-    metadata = read_gguf_metadata(path)
+    from models.gguf_header import read_gguf_header
+
+    metadata = read_gguf_header(path).metadata
     pre = _pre_tokenizer(metadata, path)
     tokens = _required(metadata, "tokens", path)
     special = {

@@ -84,18 +84,22 @@ class LLM:
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several: lists of `{"role": ..., "content": ...}`. Raises ValueError."""
-        if self.tokenizer is None:
-            raise ValueError("this model has no tokenizer, so no chat template: use generate with token ids")
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        if not conversations:
-            raise ValueError("messages is empty: give at least one message")
+        if isinstance(messages, str | Mapping) or not messages:
+            raise ValueError(f"messages={messages!r}: give a list of {{'role': ..., 'content': ...}}, or several lists")
+        conversations = [messages] if isinstance(messages[0], Mapping) else messages
         prompts = [
-            self.tokenizer.apply_chat_template(
-                conversation, add_generation_prompt=add_generation_prompt, **template_options
-            )
+            self.render_chat(conversation, add_generation_prompt=add_generation_prompt, **template_options)
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def render_chat(self, messages: Any, *, add_generation_prompt: bool = True, **template_options: Any) -> list[int]:
+        """The token ids of a conversation, laid out by the model's chat template. Raises ValueError."""
+        if self.tokenizer is None:
+            raise ValueError("this model has no tokenizer, so no chat template: use generate with token ids")
+        return self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=add_generation_prompt, **template_options
+        )
 
     def stats(self) -> dict[str, Any]:
         """Facts of everything run so far; every key is present from the start."""

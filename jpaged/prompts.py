@@ -41,9 +41,7 @@ def match_params(params: SamplingParams | Sequence[SamplingParams] | None, count
     if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
         raise ValueError(f"sampling_params={_short(params)}: give a SamplingParams or a list of them")
     if len(params) != count:
-        raise ValueError(
-            f"sampling_params has {len(params)} entries for {count} prompts: give one, or one each"
-        )
+        raise ValueError(f"sampling_params has {len(params)} entries for {count} prompts: give one, or one each")
     return list(params)
 
 

@@ -76,10 +76,11 @@ class Response:
                 text = stream.push(delta.token_id)
                 stopped = stream.stopped
         reason, stop_reason = delta.finish_reason, delta.stop_reason
+        if reason is not None and stopped is None and stream is not None:
+            text += stream.finish()
+            stopped = stream.stopped
         if stopped is not None:
             reason, stop_reason = FinishReason.STOP, stopped
-        elif reason is not None and stream is not None:
-            text += stream.finish()
         output.text += text
         output.finish_reason = None if reason is None else str(reason)
         output.stop_reason = stop_reason

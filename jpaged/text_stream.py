@@ -153,14 +153,12 @@ class _CharacterStream:
         return ids, text
 
     def _adds_nothing(self, token_id: int, text: str) -> bool:
-        """True for a token without text, such as a skipped EOS: a long run of them must not fill the window.
+        """True for one more token without text, such as a skipped EOS: a long run of them must not fill the window.
 
-        Not so the second byte of a character, which leaves the text as it is but is U+FFFD alone; nor a space that is
-        dropped only because no text precedes it.
+        Not so the second byte of a character, which leaves the text as it is but is U+FFFD alone. The first few such
+        tokens stay, in case they are spaces that a decoder drops from an end of the text.
         """
-        if text != self._decoded or not (text or len(self._window) > _MAX_CONTEXT):
-            return False
-        return self._decode([token_id]) == ""
+        return text == self._decoded and len(self._window) > _MAX_CONTEXT and self._decode([token_id]) == ""
 
     def _sent_length(self) -> int | None:
         """How many characters of the window's text were sent; None if it no longer begins with what was sent.

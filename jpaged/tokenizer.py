@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from jpaged.gguf_metadata import is_gguf
 from jpaged.gguf_tokenizer import load_gguf_tokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +42,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         return Tokenizer(_load_folder(path))
     if not path.is_file():
         raise ValueError(f"tokenizer path {str(path)!r} does not exist: give a Hugging Face folder or a .gguf file")
-    if not is_gguf(path):
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
         raise ValueError(f"tokenizer path {str(path)!r} is neither a folder nor a GGUF file")
     return Tokenizer(load_gguf_tokenizer(path))
 

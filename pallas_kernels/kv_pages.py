@@ -106,6 +106,18 @@ def first_row_of_layer(kv: KVPages, layer: ArrayLike) -> Int[Array, ""]:
     return jnp.asarray(layer, jnp.int32) * kv.num_slots
 
 
+def rows_of_positions(
+    kv: KVPages, block_tables: Int[Array, "*rows M"], positions: Int[Array, " C"], layer: ArrayLike
+) -> Int[Array, "*rows C"]:
+    """The rows of `token_rows` that hold the given positions of each table's sequence.
+
+    A position past the table's end and an entry that is no page give some row of the pool: mask what is read there.
+    """
+    column = jnp.minimum(positions // kv.page_size, block_tables.shape[-1] - 1)
+    page = jnp.take(block_tables, column, axis=-1, mode="clip")
+    return first_row_of_layer(kv, layer) + page * kv.page_size + positions % kv.page_size
+
+
 def check_pool(kv: KVPages, layer: ArrayLike = 0) -> None:
     """Nothing, or ValueError when the pool's arrays or a static `layer` do not fit together.
 

@@ -8,6 +8,7 @@ Must not know: pages, block tables, how an implementation walks over the keys.
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.kv_pages import KVPages, check_pool
@@ -48,7 +49,7 @@ class ScoreRule:
 def checked_rule(
     q: Float[Array, "R N H"],
     kv: KVPages,
-    layer: int | Array,
+    layer: ArrayLike,
     *,
     scale: float | None,
     window: int | None,

@@ -36,12 +36,14 @@ class SentencePieceTokens:
 
     def __init__(self, vocab: Sequence[str]) -> None:
         self.vocab = list(dict.fromkeys(vocab))
+        self.longest = 0
         self._tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(self.vocab)}, merges=[]))
         self._tokenizer.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
         )
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        self.longest = max(self.longest, len(ids))
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def ids(self, *pieces: str) -> list[int]:
@@ -127,6 +129,7 @@ def test_special_tokens_are_text_when_they_are_not_skipped():
 
 @given(text=st.text(), cuts=st.lists(st.integers(0, 10_000)), prompt=st.text(max_size=4))
 @example(text="世" * 60, cuts=[2 + 3 * i for i in range(60)], prompt="")  # every token ends within a character
+@example(text="世" * 12, cuts=[*range(1, 36, 3), 35], prompt="")  # ... and the last but one leaves the text as it is
 @example(text=REPLACEMENT * 100, cuts=list(range(300)), prompt=REPLACEMENT)
 def test_the_pieces_join_to_the_whole_text_and_show_no_unfinished_character(text: str, cuts: list[int], prompt: str):
     pieces = [prompt.encode(), *byte_tokens(text.encode(), cuts)]
@@ -226,6 +229,30 @@ def test_a_broken_byte_does_not_take_back_the_byte_fallback_characters_before_it
     assert stream.finish() == ""
 
 
+def test_a_long_run_of_broken_bytes_is_neither_held_for_ever_nor_read_again_and_again():
+    tokens = SentencePieceTokens([*(f"<0x{byte:02X}>" for byte in "世".encode()), "a"])
+    stream = TextStream(tokens)
+    deltas = [stream.push(index) for index in [0, 1, 2, *[0] * 100, 3]]
+    assert "".join(deltas) == "世" + REPLACEMENT * 100 + "a"
+    assert "".join(deltas[:60]).startswith("世" + REPLACEMENT)
+    assert tokens.longest <= 33
+
+
+def test_a_byte_fallback_character_begun_by_the_prompt_does_not_spoil_those_after_it():
+    tokens = SentencePieceTokens([*(f"<0x{byte:02X}>" for byte in "世".encode()), "a"])
+    stream = TextStream(tokens, prompt_token_ids=[3, 0])
+    assert [stream.push(index) for index in (1, 2, 0, 1, 2, 0, 1, 2)] == ["", "世", "", "", "世", "", "", "世"]
+
+
+def test_spaces_that_a_decoder_drops_at_both_ends_come_with_the_next_word():
+    class Stripped(ByteTokens):
+        def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+            return super().decode(ids, skip_special_tokens).strip()
+
+    stream = TextStream(Stripped([b"a", b" "]))
+    assert [stream.push(index) for index in (0, 1, 1, 0, 1, 0)] == ["a", "", "", "  a", "", " a"]
+
+
 # --- stop strings ---------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +327,11 @@ def test_a_stop_string_completed_within_min_tokens_does_not_count():
     assert (stream.text, stream.stopped) == ("abc", "ab")
     stream, _ = stream_of("ab", "c", stop=["ab"], min_tokens=2)
     assert (stream.text, stream.stopped) == ("abc", None)
+
+
+def test_a_stop_string_completed_within_min_tokens_does_not_count_later_either():
+    stream, _ = stream_of("ab", "x", "y", stop=["ab", "abc"], min_tokens=1)
+    assert (stream.text, stream.stopped) == ("abxy", None)
 
 
 def test_a_stop_string_begun_within_min_tokens_counts_when_completed_after_it():

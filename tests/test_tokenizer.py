@@ -5,8 +5,6 @@ Must not know: models. The expected ids of SmolLM2 are in fixtures/smollm2_token
 """
 
 import json
-import os
-import struct
 import subprocess
 import sys
 import time
@@ -19,9 +17,9 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 from jpaged import gguf_tokenizer
-from jpaged.gguf_metadata import read_gguf_metadata
 from jpaged.text_stream import TextStream
 from jpaged.tokenizer import Tokenizer, load_tokenizer
+from models.catalog import cached
 
 GOLDENS = json.loads((Path(__file__).parent / "fixtures" / "smollm2_tokenizer.json").read_text(encoding="utf-8"))
 
@@ -390,46 +388,20 @@ def test_a_gguf_tokenizer_that_cannot_be_rebuilt_is_refused(tmp_path: Path, chan
     assert "model.gguf" in one_line(error)
 
 
-def test_the_metadata_of_every_type_is_read(tmp_path: Path):
-    writer = GGUFWriter(tmp_path / "all.gguf", "llama")
-    expected: dict[str, Any] = {"general.architecture": "llama"}
-    for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"):
-        expected[name] = -3 if name.startswith("i") else 5
-        getattr(writer, f"add_{name}")(name, expected[name])
-    expected |= {"flag": True, "text": "世", "ints": [1, -2], "texts": ["a", "", "é"], "floats": [0.5, 2.0]}
-    writer.add_bool("flag", True)
-    writer.add_string("text", "世")
-    for name in ("ints", "texts", "floats"):
-        writer.add_array(name, expected[name])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    assert read_gguf_metadata(tmp_path / "all.gguf") == expected
-
-
 def test_a_gguf_file_that_ends_too_early_is_refused_wherever_it_ends(tmp_path: Path):
     whole = write_gguf(tmp_path / "model.gguf").read_bytes()
     end_of_metadata = len(whole.rstrip(b"\0"))
     for size in [*range(4, 200), *range(200, end_of_metadata, 997)]:
         (tmp_path / "cut.gguf").write_bytes(whole[:size])
-        with pytest.raises(ValueError, match="broken GGUF header"):
+        with pytest.raises(ValueError, match="damaged"):
             load_tokenizer(tmp_path / "cut.gguf")
-
-
-def test_a_gguf_array_longer_than_its_file_is_refused(tmp_path: Path):
-    for kind in (0, 8, 12):
-        value = struct.pack("<IIQ", 9, kind, 2**62)
-        key = struct.pack("<Q", 1) + b"k"
-        (tmp_path / "long.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + value + bytes(64))
-        with pytest.raises(ValueError, match="broken GGUF header"):
-            read_gguf_metadata(tmp_path / "long.gguf")
 
 
 def test_a_gguf_file_of_another_version_or_byte_order_is_refused(tmp_path: Path):
     whole = write_gguf(tmp_path / "model.gguf").read_bytes()
     for version in (b"\1\0\0\0", b"\0\0\0\3", b"\4\0\0\0"):
         (tmp_path / "other.gguf").write_bytes(whole[:4] + version + whole[8:])
-        with pytest.raises(ValueError, match="GGUF version"):
+        with pytest.raises(ValueError, match=r"version \d+ is not supported"):
             load_tokenizer(tmp_path / "other.gguf")
 
 
@@ -438,11 +410,10 @@ def test_a_gguf_file_of_another_version_or_byte_order_is_refused(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def smollm2_path() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jpaged"
-    found = sorted(cache.rglob(GOLDENS["model"]))
-    if not found:
-        pytest.skip(f"{GOLDENS['model']} is not in {cache}")
-    return found[0]
+    path = cached("smollm2-135m")
+    if path is None:
+        pytest.skip(f"{GOLDENS['model']} has not been fetched")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -480,5 +451,5 @@ def test_smollm2_chats_are_laid_out_as_expected(smollm2: Tokenizer, case: dict[s
 def test_smollm2_loads_without_walking_its_strings_in_numpy(smollm2: Tokenizer, smollm2_path: Path):
     start = time.perf_counter()
     assert len(load_tokenizer(smollm2_path)) == len(smollm2) == 49152
-    assert time.perf_counter() - start < 2.0  # measured on two CPU cores: 0.23 s; gguf's reader alone takes 2.6 s
+    assert time.perf_counter() - start < 2.0  # measured on two busy CPU cores: 0.3 s; gguf's reader alone takes 2.6 s
     assert (smollm2.bos_token_id, smollm2.eos_token_id, smollm2.pad_token_id) == (1, 2, 2)

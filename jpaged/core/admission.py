@@ -30,6 +30,8 @@ def check_request(request: Request, limits: RequestLimits) -> int:
     be in the pool together.
     """
     _check_ids(request, limits)
+    if request.cache_salt is not None and not isinstance(request.cache_salt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"cache_salt={request.cache_salt!r}: must be a string")
     prompt_len, params = len(request.prompt_token_ids), request.params
     if prompt_len >= limits.max_model_len:
         raise ValueError(

@@ -5,7 +5,6 @@ Promises: a call that cannot be met changes nothing; a page that is written has 
 Must not know: who waits, who runs, what a step costs.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
 from jpaged.config import CacheConfig
@@ -80,33 +79,38 @@ class CacheManager:
     def pages_to_grow(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
         """Pages to take before each sequence can write its tokens up to its `end`, copies of shared pages included."""
         need = 0
-        writers: Counter[int] = Counter()
+        writers: dict[int, int] = {}
         for sequence, end in sequences:
-            held = len(sequence.table.pages)
-            need += max(0, pages_for(end, self.page_size) - held)
+            pages = sequence.table.pages
+            held = len(pages)
+            if end > held * self.page_size:
+                need += pages_for(end, self.page_size) - held
             first = sequence.num_computed // self.page_size
-            if first < held and self.pool.ref_count(sequence.table.pages[first]) > 1:
-                writers[sequence.table.pages[first]] += 1
-        return need + sum(min(n, self.pool.ref_count(page) - 1) for page, n in writers.items())
+            if first < held and self.pool.ref_count(pages[first]) > 1:
+                writers[pages[first]] = writers.get(pages[first], 0) + 1
+        for page, count in writers.items():
+            # The last of a page's holders keeps it.
+            need += min(count, self.pool.ref_count(page) - 1)
+        return need
 
-    def grow(self, sequence: Sequence, end: int) -> tuple[int, list[PageCopy]]:
+    def grow(self, sequence: Sequence, end: int) -> tuple[int, PageCopy | None]:
         """Make the slots of positions [num_computed, end) the sequence's own; the caller has checked the room.
 
-        Returns the first column of its table that changed and the page copies to make before the write.
+        Returns the first column of its table that changed and the page copy, if any, to make before the write.
         """
         pages = sequence.table.pages
         changed = len(pages)
-        copies: list[PageCopy] = []
+        copy = None
         first = sequence.num_computed // self.page_size
-        if first < len(pages) and self.pool.ref_count(pages[first]) > 1:
-            copies.append(PageCopy(pages[first], self._take()))
-            self.pool.drop(pages[first])
-            pages[first] = copies[0].target
+        if first < changed and self.pool.ref_count(pages[first]) > 1:
+            copy = PageCopy(pages[first], self._take())
+            self.pool.drop(copy.source)
+            pages[first] = copy.target
             changed = first
             self.num_page_copies += 1
-        for _ in range(pages_for(end, self.page_size) - len(pages)):
+        while len(pages) * self.page_size < end:
             pages.append(self._take())
-        return changed, copies
+        return changed, copy
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child` share every page of `parent`; nothing is allocated."""
@@ -159,6 +163,10 @@ class CacheManager:
             first_open = sequence.num_computed // self.page_size
             for page in sequence.table.pages[first_open:]:
                 assert page not in self.prefix_cache, f"page {page} is indexed but not wholly written"
+        for page in range(1, self.pool.num_pages + 1):
+            if page in self.prefix_cache:
+                held = self.pool.ref_count(page) > 0
+                assert held != self.prefix_cache.is_idle(page), f"page {page} is held and evictable, or neither"
 
     def _page_hash(self, group: SequenceGroup, sequence: Sequence, index: int) -> bytes:
         hashes = sequence.page_hashes

@@ -79,8 +79,12 @@ class Engine:
         self._check(request)
 
     def add(self, request: Request) -> None:
-        """Take a request in. Raises ValueError, and changes nothing, if it cannot be served."""
-        max_len = self._check(request)
+        """Take a request in. Raises ValueError, and changes nothing but a counter, if it cannot be served."""
+        try:
+            max_len = self._check(request)
+        except ValueError:
+            self.stats.num_requests_refused += 1
+            raise
         group = SequenceGroup(request, self._num_added, self.limits.page_size, max_len)
         self._num_added += 1
         self._groups[request.request_id] = group
@@ -106,7 +110,7 @@ class Engine:
     def step(self) -> list[SequenceDelta]:
         """Run one step and return what it gave; an empty list when there is nothing to do.
 
-        If the executor raises, every unfinished request is aborted before the exception goes on.
+        If the step fails, every unfinished request is aborted before the exception goes on.
         """
         if not self.scheduler.has_unfinished:
             return []
@@ -116,11 +120,11 @@ class Engine:
         scheduled = self.clock.now()
         try:
             result = self.executor.execute(plan)
+            executed = self.clock.now()
+            deltas = self.scheduler.update(plan, result, executed)
         except BaseException:
             self.abort_all()
             raise
-        executed = self.clock.now()
-        deltas = self.scheduler.update(plan, result, executed)
         for delta in deltas:
             group = self._groups.get(delta.request_id)
             if group is not None and delta.finish_reason is not None:
@@ -148,6 +152,8 @@ class Engine:
             raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
         limit = self.limits.max_num_waiting
         waiting = sum(len(group.sequences) for group in self.scheduler.waiting)
+        if limit is not None and request.params.n > limit:
+            raise ValueError(f"n={request.params.n}: at most max_num_waiting={limit} sequences may wait; lower n")
         if limit is not None and waiting + request.params.n > limit:
             raise ValueError(f"{waiting} sequences wait already: at most max_num_waiting={limit} may; try again later")
         return check_request(request, self.limits)

@@ -5,7 +5,7 @@ Promises: frozen snapshots of plain numbers; nothing in a plan changes after it 
 Must not know: live sequences, arrays.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jpaged.core.request import FinishReason
@@ -104,14 +104,13 @@ class StepResult:
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceDelta:
+class SequenceDelta(NamedTuple):
     """One token more of a sequence, or its end; `prompt_logprobs` come once, with the group's first token."""
 
     request_id: str
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] | None = field(default=None)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None

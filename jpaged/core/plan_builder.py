@@ -80,9 +80,12 @@ class PlanBuilder:
 
     def sample(self, row: int, group: SequenceGroup, sequence: Sequence) -> None:
         """Let `sequence` draw its next token from the last token of `row`."""
-        assert sequence.row_slot is not None
-        self.samples.append(Sample(row, sequence.row_slot))
-        self.sample_targets.append(Target(group, sequence, sequence.row_slot))
+        target = self.row_targets[row]
+        if target.sequence is not sequence:
+            assert sequence.row_slot is not None
+            target = Target(group, sequence, sequence.row_slot)
+        self.samples.append(Sample(row, target.row_slot))
+        self.sample_targets.append(target)
 
     def finish(self) -> SchedulerOutput:
         """The frozen plan."""

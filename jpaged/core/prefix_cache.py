@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 def root_hash(cache_salt: str | None) -> bytes:
     """The parent of a sequence's first page: tagged, so that one kind of extra key cannot pass for another."""
-    return b"" if cache_salt is None else hashlib.sha256(b"salt:" + cache_salt.encode()).digest()
+    return b"" if cache_salt is None else hashlib.sha256(b"salt:" + cache_salt.encode(errors="surrogatepass")).digest()
 
 
 def page_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:

@@ -5,7 +5,8 @@ Promises: a SamplingParams that exists is valid on its own; what depends on a mo
 Must not know: how a sampler works.
 """
 
-import math
+import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -61,8 +62,7 @@ class SamplingParams:
         self._check_stops()
         self._check_logit_bias()
         for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}={getattr(self, name)!r}: use True or False")
+            check_bool(name, getattr(self, name))
         if self.n > 1 and self.greedy:
             raise ValueError(f"n={self.n} with temperature={self.temperature}: greedy sequences would all be the "
                              "same; set n=1 or a temperature above 0")  # fmt: skip
@@ -109,7 +109,7 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(_sequence("stop", self.stop))
         for text in stop:
             if not isinstance(text, str) or not text:
-                raise ValueError(f"stop={self.stop!r}: every entry must be a string that is not empty")
+                raise ValueError(f"stop={_shown(self.stop)}: every entry must be a string that is not empty")
         if len(stop) > MAX_STOP_STRINGS:
             raise ValueError(f"stop has {len(stop)} entries: give at most {MAX_STOP_STRINGS}")
         if stop and not self.detokenize:
@@ -127,14 +127,14 @@ class SamplingParams:
         if given is None:
             return
         if not isinstance(given, Mapping):
-            raise ValueError(f"logit_bias={given!r}: give a mapping of token id to number")
+            raise ValueError(f"logit_bias={_shown(given)}: give a mapping of token id to number")
         bias = cast(Mapping[Any, Any], given)
         if len(bias) > MAX_LOGIT_BIAS:
             raise ValueError(f"logit_bias has {len(bias)} entries: give at most {MAX_LOGIT_BIAS}")
         clipped: dict[int, float] = {}
         for token, value in bias.items():
             check_int("logit_bias id", token, 0, None)
-            check_float(f"logit_bias[{token}]", value, None, None)
+            check_float(f"logit_bias[{_shown(token)}]", value, None, None)
             clipped[token] = max(-100.0, min(100.0, float(value)))
         object.__setattr__(self, "logit_bias", clipped)
 
@@ -159,34 +159,48 @@ class BeamSearchParams:
         check_int("beam_width", self.beam_width, 1, MAX_LOGPROBS // 2)
         check_int("max_tokens", self.max_tokens, 1, None)
         check_float("length_penalty", self.length_penalty, -100.0, 100.0)
+        for name in ("ignore_eos", "early_stopping", "include_stop_str_in_output"):
+            check_bool(name, getattr(self, name))
 
 
 def check_int(name: str, value: Any, low: int | None, high: int | None) -> None:
     """Raise ValueError unless `value` is an int (not a bool) in [low, high]; None leaves a side open."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name}={value!r}: must be an integer")
+        raise ValueError(f"{name}={_shown(value)}: must be an integer")
     _check_range(name, value, low, high)
 
 
 def check_float(name: str, value: Any, low: float | None, high: float | None) -> None:
     """Raise ValueError unless `value` is a finite number (not a bool) in [low, high]; None leaves a side open."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}={value!r}: must be a number")
-    if not math.isfinite(value):
-        raise ValueError(f"{name}={value!r}: must be finite")
+        raise ValueError(f"{name}={_shown(value)}: must be a number")
+    # An int may be too large for a float, and for isfinite.
+    if not -sys.float_info.max <= value <= sys.float_info.max:
+        raise ValueError(f"{name}={_shown(value)}: must be finite")
     _check_range(name, value, low, high)
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={_shown(value)}: use True or False")
 
 
 def _check_range(name: str, value: float, low: float | None, high: float | None) -> None:
     if low is not None and value < low:
-        raise ValueError(f"{name}={value!r}: must be at least {low}")
+        raise ValueError(f"{name}={_shown(value)}: must be at least {low}")
     if high is not None and value > high:
-        raise ValueError(f"{name}={value!r}: must be at most {high}")
+        raise ValueError(f"{name}={_shown(value)}: must be at most {high}")
 
 
 def _sequence(name: str, value: Any) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise ValueError(f"{name}={value!r}: must be a list")
+        raise ValueError(f"{name}={_shown(value)}: must be a list")
     return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _shown(value: Any) -> str:
+    """The value as an error message shows it: short, and in one line."""
+    return " ".join(reprlib.repr(value).split())

@@ -11,6 +11,7 @@ from collections import deque
 
 from jpaged.config import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core import policy
+from jpaged.core.block_table import pages_for
 from jpaged.core.cache_manager import CacheManager
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
@@ -50,15 +51,14 @@ class Scheduler:
         insort(self.waiting, group, key=policy.fcfs)
 
     def schedule(self, now: float = 0.0) -> SchedulerOutput:
-        """The plan of the next step. Every plan wants one `update`, in the same order."""
+        """The plan of the next step. Every plan wants one `update`, in the same order; at most two may wait for it."""
+        # A row slot tells a stale result from a live one only if its sequence cannot have left and come back meanwhile.
+        assert len(self._in_flight) < 2, "two plans wait for their update already"
         plan = PlanBuilder(self.num_steps, self.config.max_num_batched_tokens)
         self._schedule_running(plan)
         if not plan.preempted:
-            self._admit_waiting(plan)
+            self._admit_waiting(plan, now)
         assert plan.rows or self._in_flight or not self.has_unfinished, "a step must compute something"
-        for target in plan.row_targets:
-            if target.group.metrics.first_scheduled is None:
-                target.group.metrics.first_scheduled = now
         self.num_steps += 1
         self._in_flight.append(plan)
         return plan.finish()
@@ -125,7 +125,11 @@ class Scheduler:
         assert sorted([*self._free_slots, *(s for s in slots if s is not None)]) == list(
             range(self.config.max_num_seqs)
         ), "a row slot is lost or given twice"
-        assert all(not s.table.pages and s.row_slot is None for group in self.waiting for s in group.live)
+        for group in (*self.running, *self.waiting):
+            holders = group.live if group.status is SequenceStatus.RUNNING else []
+            _check_group(group, holders if group.forked else holders[:1], self.cache.page_size)
+        for groups in (self.running, self.waiting):
+            assert groups == sorted(groups, key=policy.fcfs), "a group stands behind a later one"
         if not self.running:
             assert self.cache.num_available == self.cache.pool.num_pages, "pages are held while nothing runs"
 
@@ -134,7 +138,7 @@ class Scheduler:
         while i < len(self.running) and plan.budget:
             group = self.running[i]
             writes = self._wanted(group, plan)
-            while self.cache.pages_to_grow(writes) > self.cache.num_available:
+            while (need := self.cache.pages_to_grow(writes)) and need > self.cache.num_available:
                 # The victim is the last in the order: never one that this step has already scheduled.
                 victim = self._preempt(plan)
                 if victim is group:
@@ -143,7 +147,7 @@ class Scheduler:
                 self._place(group, writes, plan)
             i += 1
 
-    def _admit_waiting(self, plan: PlanBuilder) -> None:
+    def _admit_waiting(self, plan: PlanBuilder, now: float) -> None:
         while self.waiting and plan.budget:
             group = self.waiting[0]
             live = group.live
@@ -153,6 +157,8 @@ class Scheduler:
             self.waiting.pop(0)
             insort(self.running, group, key=policy.fcfs)
             group.status = SequenceStatus.RUNNING
+            if group.metrics.first_scheduled is None:
+                group.metrics.first_scheduled = now
             for sequence in live:
                 sequence.row_slot = self._free_slots.pop()
                 sequence.status = SequenceStatus.RUNNING
@@ -187,8 +193,9 @@ class Scheduler:
 
     def _place(self, group: SequenceGroup, writes: list[tuple[Sequence, int]], plan: PlanBuilder) -> None:
         for sequence, end in writes:
-            column, copies = self.cache.grow(sequence, end)
-            plan.copies.extend(copies)
+            column, copy = self.cache.grow(sequence, end)
+            if copy is not None:
+                plan.copies.append(copy)
             plan.grant(sequence, column)
             row = plan.compute(group, sequence, end)
             if group.forked:
@@ -247,11 +254,22 @@ class Scheduler:
             self.running = [group for group in self.running if group.status is not SequenceStatus.FINISHED]
 
     def _keep_prompt_logprobs(self, made: PlanBuilder, result: StepResult) -> None:
+        if not result.prompt_logprobs:
+            return
         groups = {target.row_slot: target.group for target in made.row_targets}
         for part in result.prompt_logprobs:
             kept = groups[part.row_slot].prompt_logprobs
             # A resumed prompt gives the same entries again: they replace the first ones.
             kept[part.start - 1 : part.start - 1 + len(part.entries)] = part.entries
+
+
+def _check_group(group: SequenceGroup, holders: list[Sequence], page_size: int) -> None:
+    for sequence in group.sequences:
+        if sequence not in holders:
+            assert not sequence.table.pages and sequence.num_computed == 0, "pages are held by one who does not run"
+        assert sequence.num_computed <= min(len(sequence.token_ids), sequence.table.capacity)
+        assert len(sequence.table) <= pages_for(len(sequence.token_ids), page_size), "a page is held for no token"
+        assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)
 
 
 def end_of(group: SequenceGroup, sequence: Sequence) -> tuple[FinishReason | None, int | None]:

@@ -15,6 +15,7 @@ from jpaged.core.scheduler import Scheduler
 class EngineStats:
     """Facts of all steps so far. Times are in seconds, waste is a fraction of the held slots."""
 
+    num_requests_refused: int = 0
     num_steps: int = 0
     num_tokens_computed: int = 0
     num_tokens_sampled: int = 0
@@ -60,6 +61,7 @@ def as_dict(stats: EngineStats, scheduler: Scheduler) -> dict[str, float | int]:
     """The host core's part of `LLM.stats()`."""
     cache = scheduler.cache
     return {
+        "num_requests_refused": stats.num_requests_refused,
         "num_steps": stats.num_steps,
         "num_tokens_computed": stats.num_tokens_computed,
         "num_tokens_sampled": stats.num_tokens_sampled,

@@ -25,9 +25,9 @@ from jpaged.core.output import (
 from jpaged.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 from jpaged.runtime.packing import RowMirror
 from jpaged.runtime.programs import ProgramTable
-from jpaged.runtime.sampler import init_row_state, set_row
-from jpaged.runtime.step import StepOutputs, copy_step, run_step
-from jpaged.runtime.step_shape import Buckets, StepShape
+from jpaged.runtime.sampler import SampleOutputs, init_row_state, set_row
+from jpaged.runtime.step import copy_step, draw, forward
+from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
 from models.config import ModelConfig
 from pallas_kernels import kv_pages as pages
 
@@ -76,10 +76,13 @@ class ModelRunner:
             max_bias=MAX_LOGIT_BIAS,
             max_stop_ids=self.max_stop_ids,
         )
-        statics = functools.partial(
-            run_step, model=model, vocab_size=self.vocab_size, max_logprobs=min(MAX_LOGPROBS, self.vocab_size)
+        sizes = {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
+        self._forward = jax.jit(
+            functools.partial(forward, model=model, **sizes),
+            static_argnames=("shape",),
+            donate_argnames=("kv_pages", "state"),
         )
-        self._step = jax.jit(statics, static_argnames=("shape",), donate_argnames=("kv_pages", "state"))
+        self._draw = jax.jit(functools.partial(draw, **sizes), donate_argnames=("state",))
         copy = functools.partial(copy_step, implementation=attention_implementation)
         self._copy = jax.jit(copy, donate_argnames=("kv_pages",))
         self._set_row = jax.jit(set_row, donate_argnames=("state",))
@@ -97,28 +100,35 @@ class ModelRunner:
         # A fresh host buffer every step: device_put may alias it for as long as the step runs.
         ints, floats = jax.device_put(self.mirror.pack(plan, shape))
         packed = time.perf_counter()
-        program = self._program(shape)
-        self.kv_pages, self.state, outputs = program(self.params, self.kv_pages, self.state, ints, floats)
+        forward_program, draw_program = self._forward_program(shape), self._draw_program(shape.num_samples)
+        self.kv_pages, self.state, outputs = forward_program(self.params, self.kv_pages, self.state, ints)
+        self.state, sampled = draw_program(self.state, outputs.logits, outputs.sample_ints, floats)
         self.host_time += packed - start
-        token_ids = jax.device_get(outputs.sampled.token_ids)
+        token_ids = jax.device_get(sampled.token_ids)
         fetched = time.perf_counter()
-        result = self._result(plan, token_ids, outputs)
+        result = self._result(plan, token_ids, sampled, outputs.prompt)
         self.host_time += time.perf_counter() - fetched
         return result
 
     def warm_up(self) -> list[StepShape]:
         """Compile every program the engine can need, and return the step shapes; later steps compile nothing."""
         for shape in self.buckets.all():
-            self._program(shape)
+            self._forward_program(shape)
+            self._draw_program(shape.num_samples)
         self._copy_program()
         self._set_row_program()
         return self.buckets.all()
 
-    def _program(self, shape: StepShape) -> Any:
+    def _forward_program(self, shape: StepShape) -> Any:
         ints = jax.ShapeDtypeStruct((shape.num_ints,), jnp.int32)
-        floats = jax.ShapeDtypeStruct((shape.num_floats,), jnp.float32)
-        step = functools.partial(self._step.lower, shape=shape)
-        return self.programs.get(shape, step, (self.params, self.kv_pages, self.state, ints, floats))
+        lower = functools.partial(self._forward.lower, shape=shape)
+        return self.programs.get(shape, lower, (self.params, self.kv_pages, self.state, ints))
+
+    def _draw_program(self, num_samples: int) -> Any:
+        logits = jax.ShapeDtypeStruct((num_samples, self.vocab_size), jnp.float32)
+        ints = jax.ShapeDtypeStruct((len(SAMPLE_INTS) * num_samples,), jnp.int32)
+        floats = jax.ShapeDtypeStruct((len(SAMPLE_FLOATS) * num_samples,), jnp.float32)
+        return self.programs.get(f"draw[Q={num_samples}]", self._draw.lower, (self.state, logits, ints, floats))
 
     def _copy_program(self) -> Any:
         pairs = jax.ShapeDtypeStruct((2, self._num_copies), jnp.int32)
@@ -165,20 +175,20 @@ class ModelRunner:
             pairs[:, : len(part)] = np.array(part, np.int32).T
             self.kv_pages = self._copy_program()(self.kv_pages, jax.device_put(pairs))
 
-    def _result(self, plan: SchedulerOutput, token_ids: np.ndarray, outputs: StepOutputs) -> StepResult:
+    def _result(self, plan: SchedulerOutput, token_ids: np.ndarray, sampled: SampleOutputs, prompt: Any) -> StepResult:
         ids = tuple(token_ids[: len(plan.samples)].tolist())
         wanted = [int(self.mirror.ints["num_logprobs"][sample.row_slot]) for sample in plan.samples]
         logprobs = None
         if any(n >= 0 for n in wanted):
-            table = jax.device_get(outputs.sampled)
+            table = jax.device_get(sampled)
             logprobs = tuple(_token_logprobs(table, i, n) if n >= 0 else None for i, n in enumerate(wanted))
-        return StepResult(ids, logprobs, self._prompt_results(plan, outputs))
+        return StepResult(ids, logprobs, self._prompt_results(plan, prompt))
 
-    def _prompt_results(self, plan: SchedulerOutput, outputs: StepOutputs) -> tuple[PromptLogprobs, ...]:
+    def _prompt_results(self, plan: SchedulerOutput, prompt: Any) -> tuple[PromptLogprobs, ...]:
         counts = self.mirror.num_prompt_logprobs
-        if outputs.prompt is None or not any(counts[row.row_slot] >= 0 for row in plan.rows):
+        if prompt is None or not any(counts[row.row_slot] >= 0 for row in plan.rows):
             return ()
-        table = jax.device_get(outputs.prompt)
+        table = jax.device_get(prompt)
         parts: list[PromptLogprobs] = []
         first = 0
         for row in plan.rows:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jpaged.core.output import AdmittedSequence, PageGrant, SchedulerOutput
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, Buckets, StepShape
+from jpaged.runtime.step_shape import SAMPLE_FLOATS, Buckets, Field, StepShape
 
 NO_TARGET = -1  # a packed token whose successor's log probability is not asked for
 
@@ -158,8 +158,6 @@ class RowMirror:
         return np.ascontiguousarray(floats.T).reshape(-1)
 
 
-def unpack(ints: Any, floats: Any, shape: StepShape) -> dict[str, Any]:
-    """The named parts of a step's packed arrays, on the device."""
-    parts = {name: ints[f.start : f.stop].reshape(f.shape) for name, f in shape.int_fields.items()}
-    q = shape.num_samples
-    return parts | {name: floats[i * q : (i + 1) * q] for i, name in enumerate(SAMPLE_FLOATS)}
+def unpack(packed: Any, fields: dict[str, Field]) -> dict[str, Any]:
+    """The named parts of a packed array, on the device."""
+    return {name: packed[f.start : f.stop].reshape(f.shape) for name, f in fields.items()}

@@ -1,6 +1,7 @@
-"""The step: one pure function from (parameters, pool, row state, packed arrays) to the same state and the ids.
+"""The step, as pure functions: `forward` from tokens to logits, `draw` from logits to ids, `copy_step` before both.
 
-Lives here: `run_step`, and the small programs beside it: `copy_step`, `set_row_step`.
+Lives here: what is compiled. A step is two programs because the sampler takes longer to compile than the model and
+depends on the number of logits rows alone: a handful of samplers serve every shape, model and page size.
 Promises: pool and row state are donated; nothing goes to the host; all that varies within a shape is data.
 Must not know: plans, buckets, when it is compiled.
 """
@@ -24,7 +25,7 @@ from jpaged.runtime.sampler import (
     resolve_token_ids,
     sample,
 )
-from jpaged.runtime.step_shape import StepShape
+from jpaged.runtime.step_shape import StepShape, sample_float_fields, sample_int_fields
 from models.inputs import StepInputs
 from pallas_kernels import KVPages, copy_pages
 
@@ -32,27 +33,28 @@ PROMPT_LOGPROB_ROWS = 16
 """Logits rows made at a time for prompt logprobs, so that a long chunk needs no logits of its own length."""
 
 
-class StepOutputs(NamedTuple):
-    """What a step leaves for the host to fetch; `prompt` is None where the shape has no prompt targets."""
+class ForwardOutputs(NamedTuple):
+    """What `forward` leaves: float32 logits and the sampler's part of the packed ints, both for `draw`, and the
+    prompt's logprobs (None where the shape has no prompt targets)."""
 
-    sampled: SampleOutputs
+    logits: Float[Array, "Q V"]
+    sample_ints: Int[Array, " S"]
     prompt: TokenLogprobs | None
 
 
-def run_step(
+def forward(
     params: Any,
     kv_pages: KVPages,
     state: RowState,
     ints: Int[Array, " I"],
-    floats: Float[Array, " F"],
     *,
     model: Any,
     shape: StepShape,
     vocab_size: int,
     max_logprobs: int,
-) -> tuple[KVPages, RowState, StepOutputs]:
-    """Write the step's tokens into their slots, attend, and draw one token for each logits row."""
-    parts = unpack(ints, floats, shape)
+) -> tuple[KVPages, RowState, ForwardOutputs]:
+    """Write the step's tokens into their slots, attend, and give the logits of the rows that sample."""
+    parts = unpack(ints, shape.int_fields)
     token_ids = resolve_token_ids(parts["token_refs"], state)
     state = record_tokens(state, parts["token_row_slots"], parts["positions"], token_ids)
     inputs = StepInputs(
@@ -71,14 +73,28 @@ def run_step(
         return model.apply(variables, rows, method="compute_logits")
 
     logits = compute_logits(hidden[inputs.sample_rows])
-    sampling = SamplingInputs(**{name: parts[name] for name in SamplingInputs._fields})
-    sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
-    valid = parts["row_slots"] < state.last_ids.shape[0] - 1
-    state = record_samples(state, parts["row_slots"], sampled.token_ids, valid)
     prompt = None
     if not shape.decode:
         prompt = _prompt_logprobs(compute_logits, hidden, parts["prompt_targets"], vocab_size, max_logprobs)
-    return kv_pages, state, StepOutputs(sampled, prompt)
+    return kv_pages, state, ForwardOutputs(logits, ints[: shape.num_sample_ints], prompt)
+
+
+def draw(
+    state: RowState,
+    logits: Float[Array, "Q V"],
+    ints: Int[Array, " S"],
+    floats: Float[Array, " F"],
+    *,
+    vocab_size: int,
+    max_logprobs: int,
+) -> tuple[RowState, SampleOutputs]:
+    """Draw one token for each logits row and remember it as the last id of its row slot."""
+    num_rows = logits.shape[0]
+    parts = unpack(ints, sample_int_fields(num_rows)) | unpack(floats, sample_float_fields(num_rows))
+    sampling = SamplingInputs(**parts)
+    sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
+    valid = sampling.row_slots < state.last_ids.shape[0] - 1
+    return record_samples(state, sampling.row_slots, sampled.token_ids, valid), sampled
 
 
 def copy_step(kv_pages: KVPages, pairs: Int[Array, "2 R"], *, implementation: str | None = None) -> KVPages:

@@ -56,7 +56,9 @@ class StepShape:
     def int_fields(self) -> dict[str, Field]:
         """The layout of the packed int32 array."""
         t, b, q = (self.num_tokens,), (self.num_rows,), (self.num_samples,)
-        shapes = {
+        # The sampler's fields come first: their place depends on the number of logits rows alone.
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(SAMPLE_INTS, q)
+        shapes |= {
             "token_refs": t,
             "positions": t,
             "slots": t,
@@ -68,18 +70,17 @@ class StepShape:
         if not self.decode:
             shapes["query_starts"] = (self.num_rows + 1,)
             shapes["prompt_targets"] = t
-        shapes |= dict.fromkeys(SAMPLE_INTS, q)
-        fields: dict[str, Field] = {}
-        start = 0
-        for name, shape in shapes.items():
-            fields[name] = Field(start, shape)
-            start = fields[name].stop
-        return fields
+        return _lay_out(shapes)
 
     @cached_property
     def num_ints(self) -> int:
         """The length of the packed int32 array."""
         return max(field.stop for field in self.int_fields.values())
+
+    @property
+    def num_sample_ints(self) -> int:
+        """How many of them, from the first on, are the sampler's."""
+        return len(SAMPLE_INTS) * self.num_samples
 
     @property
     def num_floats(self) -> int:
@@ -89,6 +90,25 @@ class StepShape:
     def __str__(self) -> str:
         kind = "decode" if self.decode else "ragged"
         return f"{kind}[T={self.num_tokens}, B={self.num_rows}, Q={self.num_samples}, M={self.table_width}]"
+
+
+def sample_int_fields(num_samples: int) -> dict[str, Field]:
+    """The layout of the sampler's part of the packed int32 array."""
+    return _lay_out(dict.fromkeys(SAMPLE_INTS, (num_samples,)))
+
+
+def sample_float_fields(num_samples: int) -> dict[str, Field]:
+    """The layout of the packed float32 array."""
+    return _lay_out(dict.fromkeys(SAMPLE_FLOATS, (num_samples,)))
+
+
+def _lay_out(shapes: dict[str, tuple[int, ...]]) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    start = 0
+    for name, shape in shapes.items():
+        fields[name] = Field(start, shape)
+        start = fields[name].stop
+    return fields
 
 
 class Buckets:

@@ -14,7 +14,7 @@ from oracle_executor import OracleExecutor, cells_of, oracle, oracle_prompt_logp
 from jpaged.config import CacheConfig, SchedulerConfig
 from jpaged.core.admission import check_request
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, SequenceDelta, TokenLogprobs
+from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult, TokenLogprobs
 from jpaged.core.prefix_cache import page_hash, root_hash
 from jpaged.core.request import FinishReason, Request, RequestMetrics
 from jpaged.core.sampling_params import SamplingParams
@@ -31,6 +31,7 @@ COUNTERS = (
     "prefix_hit_tokens_resumed",
     "num_page_copies",
     "num_evictions",
+    "num_requests_refused",
 )
 
 
@@ -59,7 +60,10 @@ class Track:
 
 
 class Rig:
-    """An Engine on a tiny pool, and everything its clients have seen."""
+    """An Engine on a tiny pool, and everything its clients have seen.
+
+    `overlap`: each plan is made before the result of the one before it has been taken in.
+    """
 
     def __init__(
         self,
@@ -73,7 +77,10 @@ class Rig:
         prefix_caching: bool = True,
         watermark: float = 0.0,
         max_num_waiting: int | None = None,
+        overlap: bool = False,
     ) -> None:
+        self.overlap = overlap
+        self._pending: list[tuple[SchedulerOutput, StepResult]] = []
         self.executor = OracleExecutor(num_pages, page_size, VOCAB_SIZE)
         self.executor.before_execute = self._check_plan
         self.engine = Engine(
@@ -146,7 +153,7 @@ class Rig:
         """Run so many steps, check everything after each, and return the last one's deltas."""
         deltas: list[SequenceDelta] = []
         for _ in range(times):
-            deltas = self.engine.step()
+            deltas = self._overlapped_step() if self.overlap else self.engine.step()
             self._take(deltas)
             self.check()
         return deltas
@@ -154,7 +161,7 @@ class Rig:
     def run(self, limit: int = 2000) -> None:
         """Step until nothing is left to do; fails if that takes more than `limit` steps."""
         for _ in range(limit):
-            if not self.engine.has_unfinished:
+            if not self.engine.has_unfinished and not self._pending:
                 self.check_idle()
                 return
             self.step()
@@ -199,6 +206,18 @@ class Rig:
         assert self.cache.pool.num_free == self.cache.pool.num_pages
         self.check()
 
+    def _overlapped_step(self) -> list[SequenceDelta]:
+        engine, deltas = self.engine, list[SequenceDelta]()
+        if engine.has_unfinished:
+            plan = self.scheduler.schedule(engine.clock.now())
+            engine.stats.after_schedule(plan, self.scheduler)
+            self._pending.append((plan, self.executor.execute(plan)))
+        while len(self._pending) > engine.has_unfinished:
+            deltas += self.scheduler.update(*self._pending.pop(0), engine.clock.now())
+        for group in [group for group in engine._groups.values() if group.finished]:
+            engine._forget_if_finished(group)
+        return deltas
+
     def _take(self, deltas: list[SequenceDelta]) -> None:
         self.events.append(deltas)
         for delta in deltas:
@@ -234,7 +253,7 @@ class Rig:
     def _check_plan(self, plan: SchedulerOutput) -> None:
         """Assert I3, I5 and I6 for a plan that was just made."""
         config = self.scheduler.config
-        assert plan.rows, "a step computes nothing"
+        assert plan.rows or self._pending, "a step computes nothing"
         assert plan.num_tokens <= config.max_num_batched_tokens
         assert len(plan.rows) <= config.max_num_seqs and len(plan.samples) <= config.max_num_seqs
         live = {s.row_slot: s for group in self.scheduler.running for s in group.live}
@@ -246,8 +265,9 @@ class Rig:
                 # A prompt's last page is shared as soon as the plan is made, by siblings that are where its writer is.
                 holders = [s for s in live.values() if page in s.table.pages]
                 assert len(holders) == self.cache.pool.ref_count(page)
-                assert {s.num_computed for s in holders} == {start + num_tokens}, f"page {page} is written while shared"
-                assert self.cache.prefix_cache is None or page not in self.cache.prefix_cache, "an indexed page is written"
+                assert {s.num_computed for s in holders} == {start + num_tokens}, f"shared page {page} is written"
+                index = self.cache.prefix_cache
+                assert index is None or page not in index, f"indexed page {page} is written"
 
     def _check_index(self) -> None:
         """Assert I4 against memory: an indexed page is wholly written, and its hash is that of what it holds."""
@@ -258,7 +278,8 @@ class Rig:
             cells = [self.executor.memory.get(page * size + offset) for offset in range(size)]
             assert None not in cells, f"page {page} is indexed but not wholly written"
             assert digest in self._texts, f"page {page} is indexed under a hash that no known text has"
-            assert cells == cells_of(self._texts[digest])[-size:], f"page {page} is indexed under the hash of other contents"
+            right = cells_of(self._texts[digest])[-size:]
+            assert cells == right, f"page {page} is indexed under the hash of other contents"
 
     def _learn(self, track: Track) -> None:
         """Note the hash of every full page of the text that the track has by now, with the text up to there."""

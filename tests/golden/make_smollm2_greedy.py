@@ -1,6 +1,6 @@
 """Greedy continuations of SmolLM2-135M-Instruct by Hugging Face transformers, in float32.
 
-Lives here: the loop over prompts.txt (a prompt a line, cut to 64 tokens) that writes tests/fixtures/smollm2_greedy.json.
+Lives here: the loop over prompts.txt (a prompt a line, cut to 64 tokens) that writes smollm2_greedy.json.
 Promises: ids and top-two margins from transformers' own GGUF reader and model; nothing of this project is used.
 Must not know: any package of this project. Needs an environment with torch, transformers and gguf.
 

@@ -1,18 +1,21 @@
 """The sampler in float64 NumPy, a row at a time and with sorts: what jpaged.runtime.sampler is checked against.
 
-Lives here: Row, the step arrays that a list of rows makes, and the oracle's rules, probabilities and logprobs.
+Lives here: Row, the step arrays that a list of rows makes and one compiled program to run them through, and the
+oracle's rules, probabilities and logprobs.
 Promises: written from the definition alone; shares no code with the sampler.
 Must not know: how the sampler does it.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.runtime.sampler import RowState, SamplingInputs, init_row_state, split_seed
+from jpaged.runtime.sampler import RowState, SampleOutputs, SamplingInputs, init_row_state, sample, split_seed
 
 FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -73,6 +76,20 @@ def step_arrays(
         for name, column in columns.items()
     }
     return SamplingInputs(**inputs), RowState(**{name: jnp.asarray(value) for name, value in arrays.items()})
+
+
+VOCAB = 50
+WIDTH = 8
+sample_50 = jax.jit(functools.partial(sample, vocab_size=VOCAB, max_logprobs=20))
+
+
+def run(logits: np.ndarray, rows: list[Row], slots: list[int] | None = None) -> SampleOutputs:
+    """What the sampler says of up to WIDTH rows over a vocabulary of VOCAB, all through one program."""
+    inputs, state = step_arrays(rows, VOCAB, width=WIDTH, slots=slots)
+    padded = np.full((WIDTH, logits.shape[1]), 7, logits.dtype)
+    padded[: len(logits)] = logits
+    out = jax.tree.map(np.asarray, sample_50(jnp.asarray(padded), inputs, state))
+    return jax.tree.map(lambda x: x[: len(rows)], out)
 
 
 def ruled_logits(logits: np.ndarray, row: Row) -> np.ndarray:

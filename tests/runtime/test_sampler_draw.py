@@ -1,26 +1,22 @@
 """The draw: seeds, distributions, and the search in a running sum."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sampler_oracle import Row, probabilities, step_arrays
+from sampler_oracle import VOCAB, Row, probabilities, run, sample_50, step_arrays
 
 from jpaged.runtime.running_sum import index_above
-from jpaged.runtime.sampler import sample, split_seed
+from jpaged.runtime.sampler import split_seed
 from jpaged.runtime.token_draw import uniforms
 
-VOCAB = 50
-
-sample_50 = jax.jit(functools.partial(sample, vocab_size=VOCAB, max_logprobs=1))
+index_above_jit = jax.jit(index_above)
 
 
-def sequence(seed: int, sample_index: int, length: int = 16) -> list[int]:
-    """Outputs of one sample over uniform logits, all positions in one batch."""
-    rows = [Row(seed=seed, sample_index=sample_index, outputs=(0,) * i) for i in range(length)]
-    return np.asarray(sample_50(jnp.zeros((length, VOCAB)), *step_arrays(rows, VOCAB)).token_ids).tolist()
+def sequence(seed: int, sample_index: int) -> list[int]:
+    """The first 8 outputs of one sample over uniform logits, all positions in one batch."""
+    rows = [Row(seed=seed, sample_index=sample_index, outputs=(0,) * i) for i in range(8)]
+    return run(np.zeros((8, VOCAB), np.float32), rows).token_ids.tolist()
 
 
 def test_samples_of_one_request_differ_pairwise_and_repeat():
@@ -31,20 +27,18 @@ def test_samples_of_one_request_differ_pairwise_and_repeat():
 
 def test_a_sample_does_not_depend_on_how_many_there_are_or_where_its_row_is():
     wanted = Row(seed=7, sample_index=1, outputs=(0,) * 5)
-    logits = jnp.zeros((8, VOCAB))
     found = set()
     for place in range(8):
         rows = [Row(seed=7, sample_index=index) for index in range(8)]
         rows[place] = wanted
         slots = np.random.default_rng(place).permutation(8).tolist()
-        found.add(int(sample_50(logits, *step_arrays(rows, VOCAB, slots=slots)).token_ids[place]))
+        found.add(int(run(np.zeros((8, VOCAB), np.float32), rows, slots).token_ids[place]))
     assert found == {sequence(7, 1)[5]}
 
 
 def test_a_long_prompt_does_not_move_the_draw():
     rows = [Row(seed=3, prompt=(1,) * n, outputs=(2, 2)) for n in (1, 5, 17, 40)]
-    out = sample_50(jnp.zeros((4, VOCAB)), *step_arrays(rows, VOCAB))
-    assert len(set(np.asarray(out.token_ids).tolist())) == 1
+    assert len(set(run(np.zeros((4, VOCAB), np.float32), rows).token_ids.tolist())) == 1
 
 
 def test_seeds_that_share_a_low_word_differ():
@@ -69,6 +63,21 @@ def test_the_key_is_jaxs_own_for_that_seed():
     assert uniforms(inputs)[0] == jax.random.uniform(key)
 
 
+def draw_many(logits: np.ndarray, row: Row, draws: int = 10_000) -> np.ndarray:
+    """How often each column of a head of 64 is drawn, over as many sample indices and a few seeds."""
+    rows = [Row(**{**vars(row), "seed": 11 + i % 5, "sample_index": i}) for i in range(draws)]
+    inputs, state = step_arrays(rows, VOCAB, max_model_len=1)
+    padded = np.zeros((draws, 64), np.float32)
+    padded[:, :VOCAB] = logits
+    return np.bincount(np.asarray(sample_50(jnp.asarray(padded), inputs, state).token_ids), minlength=64)
+
+
+def test_uniform_logits_draw_every_id_of_the_vocabulary_and_none_of_the_padding():
+    counts = draw_many(np.zeros(VOCAB), Row(temperature=2.0))
+    assert counts[:VOCAB].all()
+    assert not counts[VOCAB:].any()
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -82,13 +91,9 @@ def test_the_key_is_jaxs_own_for_that_seed():
     ids=["plain", "cold", "top_k", "top_p", "min_p", "all"],
 )
 def test_ten_thousand_draws_follow_the_oracles_distribution(row):
-    draws = 10_000
     logits = np.random.default_rng(5).normal(size=VOCAB).astype(np.float32) * 1.5
-    rows = [Row(**{**vars(row), "seed": 11 + i % 5, "sample_index": i}) for i in range(draws)]
-    inputs, state = step_arrays(rows, VOCAB, max_model_len=1)
-    out = sample_50(jnp.broadcast_to(jnp.asarray(logits), (draws, VOCAB)), inputs, state)
-    counts = np.bincount(np.asarray(out.token_ids), minlength=VOCAB)
-    expected = probabilities(logits.astype(np.float64), row)[0] * draws
+    counts = draw_many(logits, row)[:VOCAB]
+    expected = probabilities(logits.astype(np.float64), row)[0] * counts.sum()
     assert not counts[expected == 0].any()
     common = expected >= 5
     chi_square = np.sum((counts[common] - expected[common]) ** 2 / expected[common])
@@ -111,7 +116,7 @@ def test_a_weightless_index_is_never_found_at_either_end_of_the_target():
     weights[:, 0] = weights[:, -1] = 0
     total = weights.sum(-1)
     for share in (0.0, 1e-7, 0.3, 1.0, 2.0):
-        index = np.asarray(index_above(jnp.asarray(weights), jnp.asarray(total * np.float32(share))))
+        index = np.asarray(index_above_jit(jnp.asarray(weights), jnp.asarray(total * np.float32(share))))
         assert (weights[np.arange(64), index] > 0).all()
         if share == 0:
             assert index.tolist() == (weights > 0).argmax(-1).tolist()
@@ -124,7 +129,7 @@ def test_the_index_found_is_the_running_sums_own():
     weights = rng.random((200, 384)).astype(np.float32)
     running = np.cumsum(weights.astype(np.float64), axis=-1)
     target = rng.random(200) * running[:, -1]
-    index = np.asarray(index_above(jnp.asarray(weights), jnp.asarray(target, jnp.float32)))
+    index = np.asarray(index_above_jit(jnp.asarray(weights), jnp.asarray(target, jnp.float32)))
     expected = np.sum(running <= target[:, None], axis=-1)
     near = np.min(np.abs(running - target[:, None]), axis=-1) < 1e-3
     assert (near | (index == expected)).all()

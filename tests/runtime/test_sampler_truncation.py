@@ -10,7 +10,7 @@ from sampler_oracle import Row, probabilities, step_arrays
 
 from jpaged.runtime import truncation
 
-ROWS = 4
+ROWS = 8
 
 
 def kept_probabilities(logits, inputs):
@@ -23,22 +23,24 @@ kept_jit = jax.jit(kept_probabilities)
 
 
 def kept(logits: np.ndarray, rows: list[Row]) -> np.ndarray:
-    inputs, _ = step_arrays(rows, logits.shape[1])
-    padded = np.full((len(rows), -(-logits.shape[1] // 128) * 128), -np.inf, np.float32)
-    padded[:, : logits.shape[1]] = logits
-    return np.asarray(kept_jit(jnp.asarray(padded), inputs))[:, : logits.shape[1]]
+    """Probabilities of up to ROWS rows; two widths, so two programs."""
+    vocab = logits.shape[1]
+    inputs, _ = step_arrays(rows, vocab, width=ROWS)
+    padded = np.full((ROWS, 256 if vocab <= 256 else 1024), -np.inf, np.float32)
+    padded[: len(rows), :vocab] = logits
+    return np.asarray(kept_jit(jnp.asarray(padded), inputs))[: len(rows), :vocab]
 
 
 truncating_row = st.builds(
     Row,
     temperature=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]),
-    top_p=st.one_of(st.just(1.0), st.floats(1e-6, 0.99999, width=32)),
-    min_p=st.one_of(st.just(0.0), st.floats(0, 1, width=32)),
+    top_p=st.one_of(st.just(1.0), st.floats(1e-6, 0.99999)),
+    min_p=st.one_of(st.just(0.0), st.floats(0, 1)),
     top_k=st.one_of(st.just(0), st.integers(1, 1100)),
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     rows=st.lists(truncating_row, min_size=ROWS, max_size=ROWS),
     seed=st.integers(0, 2**32 - 1),
@@ -54,8 +56,10 @@ def test_the_kept_set_and_its_probabilities_are_the_oracles(rows, seed, vocab, t
         expected, margin = probabilities(logits[i].astype(np.float64), row)
         if margin < 2e-6:
             continue
-        np.testing.assert_array_equal(actual[i] > 0, expected > 0)
-        np.testing.assert_allclose(actual[i], expected, rtol=2e-5)
+        # float32 has no probability below about 1e-38, so a token there is as good as cut away.
+        sure = (expected == 0) | (expected > 1e-35)
+        np.testing.assert_array_equal(actual[i][sure] > 0, expected[sure] > 0)
+        np.testing.assert_allclose(actual[i], expected, rtol=1e-4, atol=1e-35)
 
 
 def test_leaders_and_bisection_make_the_same_cuts(monkeypatch):

@@ -1,0 +1,47 @@
+# make demo: real text from a paged KV pool.   make test: the whole suite.   make help: the rest.
+PYTHON ?= python3.12
+BIN := .venv/bin
+# The CPU is what everybody has; GPU=1 leaves the choice to JAX (install an extra first: pip install -e '.[cuda12]').
+ifndef GPU
+export JAX_PLATFORMS ?= cpu
+endif
+
+.PHONY: help demo test test-fast lint format check-imports types
+
+help:
+	@echo "make demo        generate for three prompts with the default model (fetches it once)"
+	@echo "make test        the whole test suite"
+	@echo "make test-fast   the suite without the slow tests"
+	@echo "make lint        format, lint, import contracts, types"
+	@echo "make format      mend what ruff can mend"
+
+.venv: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch .venv
+
+demo: .venv
+	$(BIN)/jpaged generate --chat --temperature 0 --max-tokens 48 --max-model-len 1024 --stats \
+	  "What is the capital of France?" \
+	  "Give me three tips for a good night's sleep." \
+	  "Explain in two sentences why the sky is blue."
+
+test: .venv
+	$(BIN)/python -m pytest -n 2
+
+test-fast: .venv
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+lint: .venv check-imports types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+check-imports: .venv
+	$(BIN)/lint-imports
+
+types: .venv
+	$(BIN)/pyright
+
+format: .venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .

@@ -1,0 +1,1 @@
+"""Configs, data and records of experiments; nothing imports from here."""

@@ -1,0 +1,162 @@
+"""`jpaged bench`: throughput | latency.
+
+Lives here: the flags of the benchmarks and how their results are shown.
+Promises: flags and JSON fields are named as vLLM's bench names them.
+Must not know: how anything is measured.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jpaged.cli_options import ENGINE_FIELDS, engine_options, json_option, pick, print_json
+
+_output_json = click.option(
+    "--output-json", type=click.Path(path_type=Path), help="Also write the results to this file."
+)  # fmt: skip
+_n = click.option("--n", type=int, default=1, show_default=True, help="Sequences a prompt.")
+_temperature = click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+
+
+@click.group()
+def bench() -> None:
+    """Measure the engine."""
+
+
+@bench.command()
+@click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens.")
+@click.option("--num-prompts", type=int, default=None, help="Requests; default: the file's, or 16.")
+@click.option("--input-len", type=int, default=128, show_default=True, help="Prompt tokens, without a file.")
+@click.option("--output-len", type=int, default=64, show_default=True, help="Output tokens, without a file.")
+@click.option("--num-warmups", type=int, default=1, show_default=True, help="Untimed requests first.")
+@_n
+@_temperature
+@_output_json
+@engine_options
+@json_option
+def throughput(
+    dataset_path: Path | None,
+    num_prompts: int | None,
+    input_len: int,
+    output_len: int,
+    num_warmups: int,
+    n: int,
+    temperature: float,
+    output_json: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """All requests at once: requests/s and tokens/s."""
+    from jpaged.bench import measure, workload
+    from jpaged.llm import LLM
+
+    if num_prompts is not None and num_prompts < 1:
+        raise ValueError(f"num_prompts={num_prompts}: must be at least 1")
+    seed = options["seed"]
+    llm = LLM(**pick(options, ENGINE_FIELDS))
+    vocab_size = llm.config.model.vocab_size
+    if dataset_path is not None:
+        requests = workload.read_csv(dataset_path, vocab_size, seed)[:num_prompts]
+    else:
+        requests = workload.fixed(num_prompts or 16, input_len, output_len, vocab_size, seed)
+    result = measure.throughput(llm, requests, n=n, num_warmups=num_warmups, temperature=temperature)
+    _show(result | _setup(llm), as_json, output_json, _throughput_text)
+
+
+@bench.command()
+@click.option("--input-len", type=int, default=32, show_default=True, help="Prompt tokens.")
+@click.option("--output-len", type=int, default=128, show_default=True, help="Output tokens.")
+@click.option("--batch-size", type=int, default=8, show_default=True, help="Requests at once.")
+@click.option("--num-iters-warmup", type=int, default=10, show_default=True, help="Untimed runs first.")
+@click.option("--num-iters", type=int, default=30, show_default=True, help="Timed runs.")
+@_n
+@_temperature
+@_output_json
+@engine_options
+@json_option
+def latency(
+    input_len: int,
+    output_len: int,
+    batch_size: int,
+    num_iters_warmup: int,
+    num_iters: int,
+    n: int,
+    temperature: float,
+    output_json: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """One batch, several times: seconds to its last token."""
+    from tqdm import tqdm
+
+    from jpaged.bench import measure, workload
+    from jpaged.llm import LLM
+
+    if num_iters < 1 or num_iters_warmup < 0:
+        raise ValueError(f"num_iters={num_iters}, num_iters_warmup={num_iters_warmup}: at least 1 and at least 0")
+    seed = options["seed"]
+    llm = LLM(**pick(options, ENGINE_FIELDS))
+    requests = workload.fixed(batch_size, input_len, output_len, llm.config.model.vocab_size, seed)
+    with tqdm(total=num_iters_warmup + num_iters, disable=as_json, desc="Iterations") as bar:
+        result = measure.latency(
+            llm,
+            requests,
+            n=n,
+            num_iters_warmup=num_iters_warmup,
+            num_iters=num_iters,
+            temperature=temperature,
+            on_iteration=bar.update,
+        )
+    _show(result | _setup(llm), as_json, output_json, _latency_text)
+
+
+def _setup(llm: Any) -> dict[str, Any]:
+    """What was measured: enough to tell two results apart."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "model": llm.options.model,
+        "dtype": llm.config.dtype,
+        "page_size": llm.config.cache.page_size,
+        "max_num_seqs": llm.config.scheduler.max_num_seqs,
+        "max_num_batched_tokens": llm.config.scheduler.max_num_batched_tokens,
+        "attention_implementation": llm.attention_implementation,
+        "device": f"{device.platform}: {device.device_kind}",
+        "jax": jax.__version__,
+        "config_digest": llm.config.digest(),
+    }
+
+
+def _show(result: dict[str, Any], as_json: bool, output_json: Path | None, text: Any) -> None:
+    if output_json is not None:
+        try:
+            output_json.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise ValueError(f"--output-json {output_json}: {error}") from None
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(text(result))
+
+
+def _throughput_text(result: dict[str, Any]) -> str:
+    memory = ", ".join(f"{where} {size / 2**30:.2f} GiB" for where, size in result["peak_memory_bytes"].items())
+    return (
+        f"Throughput: {result['requests_per_second']:.2f} requests/s, {result['tokens_per_second']:.1f} total "
+        f"tokens/s, {result['output_tokens_per_second']:.1f} output tokens/s\n"
+        f"{result['num_requests']} requests, {result['num_prompt_tokens']} prompt and {result['num_output_tokens']} "
+        f"output tokens in {result['elapsed_time']:.2f} s; {result['num_preemptions']} preemptions\n"
+        f"{result['num_steps']} steps, host time {result['host_ms_per_step']:.2f} ms each; "
+        f"{result['compiled_programs']} programs compiled in {result['compile_seconds']:.1f} s\n"
+        f"Pages: {result['pages_used_peak']} of {result['pages_total']} at peak, tail waste "
+        f"{result['tail_waste_mean']:.1%}; peak memory: {memory}"
+    )
+
+
+def _latency_text(result: dict[str, Any]) -> str:
+    lines = [f"Avg latency: {result['avg_latency']:.4f} seconds"]
+    lines += [f"{p}% percentile latency: {value:.4f} seconds" for p, value in result["percentiles"].items()]
+    return "\n".join(lines)

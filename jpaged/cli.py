@@ -1,0 +1,157 @@
+"""The `jpaged` program: generate | bench | models.
+
+Lives here: the commands that are not benchmarks.
+Promises: text for people by default, one JSON document with --json; a user's mistake is one line and exit code 2.
+Must not know: how anything is done; it asks LLM.
+"""
+
+import dataclasses
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jpaged import __version__
+from jpaged.cli_options import (
+    ENGINE_FIELDS,
+    SAMPLING_FIELDS,
+    UserErrorGroup,
+    engine_options,
+    json_option,
+    pick,
+    print_json,
+    sampling_options,
+)
+
+
+@click.group(cls=UserErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="jpaged")
+@click.option("-v", "--verbose", is_flag=True, help="Say what is chosen and loaded.")
+def main(verbose: bool) -> None:
+    """PagedAttention in JAX: generate text, measure, list models."""
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("jpaged").setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("models").setLevel(logging.INFO)
+
+
+@main.command()
+@click.argument("prompts", nargs=-1)
+@click.option("--prompts-file", type=click.Path(path_type=Path), help="One prompt a line, instead of arguments.")
+@click.option("--chat", is_flag=True, help="Each prompt is a user's message, laid out by the model's chat template.")
+@click.option("--stats", "show_stats", is_flag=True, help="End with a summary of the run.")
+@sampling_options
+@engine_options
+@json_option
+def generate(
+    prompts: tuple[str, ...], prompts_file: Path | None, chat: bool, show_stats: bool, as_json: bool, **options: Any
+) -> None:
+    """Generate for PROMPTS (one or many) as one continuous batch, and stream the text."""
+    from jpaged.core.sampling_params import SamplingParams
+    from jpaged.llm import LLM
+
+    texts = _read_prompts(prompts, prompts_file)
+    params = SamplingParams(**pick(options, SAMPLING_FIELDS))
+    if params.logprobs is not None and not as_json:
+        raise ValueError(f"logprobs={params.logprobs}: shown with --json alone; add --json")
+    llm = LLM(**pick(options, ENGINE_FIELDS))
+    inputs: list[Any] = [llm.render_chat([{"role": "user", "content": text}]) for text in texts] if chat else texts
+    start = time.perf_counter()
+    if as_json:
+        outputs = llm.generate(inputs, params, use_tqdm=False)
+        print_json({"outputs": [dataclasses.asdict(output) for output in outputs], "stats": llm.stats()})
+        return
+    _print_stream(llm.stream(inputs, params), texts, params.n)
+    if show_stats:
+        click.echo(summary(llm.stats(), time.perf_counter() - start))
+
+
+@main.command()
+@json_option
+def models(as_json: bool) -> None:
+    """List the models that have a name, and the architectures that can be loaded."""
+    from models import REGISTRY
+    from models.catalog import CATALOG, cached
+    from models.config import PRESETS
+
+    catalog = [
+        {"name": name, "source": entry.requirement, "cached": cached(name) is not None}
+        for name, entry in CATALOG.items()
+    ]
+    presets = [{"name": name, "parameters": config.num_params} for name, config in PRESETS.items()]
+    if as_json:
+        print_json({"models": catalog, "presets": presets, "architectures": sorted(REGISTRY)})
+        return
+    click.echo("With weights:")
+    for entry in catalog:
+        click.echo(f"  {entry['name']:<16} from {entry['source']}{' (fetched)' if entry['cached'] else ''}")
+    click.echo("Shapes, for --load-format dummy:")
+    for entry in presets:
+        click.echo(f"  {entry['name']:<16} {entry['parameters'] / 1e9:8.2f} B parameters")
+    click.echo("Architectures of Hugging Face folders and hub ids:")
+    click.echo("  " + ", ".join(sorted(REGISTRY)))
+
+
+def summary(stats: dict[str, Any], seconds: float) -> str:
+    """A few lines on a run of `seconds`."""
+    tokens = stats["num_tokens_sampled"]
+    busy = max(seconds - stats["compile_seconds"], 1e-9)
+    share = stats["pages_used_peak"] / stats["pages_total"]
+    return "\n".join(
+        (
+            f"{tokens} tokens in {seconds:.1f} s, {stats['compile_seconds']:.1f} s of it compiling: "
+            f"{tokens / busy:.1f} tokens/s",
+            f"{stats['num_steps']} steps, {stats['host_ms_per_step']:.2f} ms of host time each; "
+            f"{stats['compiled_programs']} programs compiled; attention: {stats['attention_implementation']}",
+            f"pages of {stats['page_size']} tokens: {stats['pages_used_peak']} of {stats['pages_total']} used at peak "
+            f"({share:.1%}); tail waste {stats['tail_waste_mean']:.1%}; "
+            f"{stats['prefix_hit_tokens']} prompt tokens from the prefix cache; "
+            f"{stats['num_preemptions_recompute']} preemptions",
+        )
+    )
+
+
+def _read_prompts(prompts: tuple[str, ...], prompts_file: Path | None) -> list[str]:
+    if prompts and prompts_file is not None:
+        raise ValueError("give prompts as arguments or with --prompts-file, not both")
+    if prompts_file is not None:
+        try:
+            prompts = tuple(line for line in prompts_file.read_text(encoding="utf-8").splitlines() if line)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--prompts-file {prompts_file}: {error}") from None
+    if not prompts:
+        raise ValueError("no prompt: give one as an argument, or several, or --prompts-file")
+    return list(prompts)
+
+
+def _print_stream(stream: Any, texts: list[str], n: int) -> None:
+    """Show the first unfinished sequence as it grows; what the others have by then follows when it is their turn."""
+    held = {(i, j): "" for i in range(len(texts)) for j in range(n)}
+    order = list(held)
+    ended: set[tuple[int, int]] = set()
+    current = 0
+    _print_heading(texts, order[0], n)
+    for delta in stream:
+        key = (delta.prompt_index, delta.index)
+        held[key] += delta.text
+        if delta.finish_reason is not None:
+            ended.add(key)
+        while current < len(order):
+            key = order[current]
+            click.echo(held[key], nl=False)
+            held[key] = ""
+            sys.stdout.flush()
+            if key not in ended:
+                break
+            click.echo("\n")
+            current += 1
+            if current < len(order):
+                _print_heading(texts, order[current], n)
+
+
+def _print_heading(texts: list[str], key: tuple[int, int], n: int) -> None:
+    prompt_index, index = key
+    sample = f" (sample {index + 1} of {n})" if n > 1 else ""
+    click.secho(f"> {texts[prompt_index]}{sample}", bold=True)

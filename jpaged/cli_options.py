@@ -1,0 +1,144 @@
+"""Flags that several commands share, and how a user's mistake leaves the program.
+
+Lives here: engine_options, sampling_options, json_option, UserErrorGroup.
+Promises: a flag sets the EngineOptions or SamplingParams field of its name; a mistake is one line and exit code 2.
+Must not know: what a command does.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+_ENGINE = (
+    click.option("--model", default="smollm2-135m", show_default=True, help="Name, folder, .gguf file or hub id."),
+    click.option("--tokenizer", default=None, help="Folder or .gguf file of another tokenizer."),
+    click.option("--revision", default=None, help="Branch, tag or commit on the hub."),
+    click.option(
+        "--load-format",
+        type=click.Choice(["auto", "safetensors", "gguf", "dummy"]),
+        default="auto",
+        show_default=True,
+        help="dummy: random weights of the model's shape.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", "bfloat16", "float16"]),
+        default="float32",
+        show_default=True,
+        help="Weights and activations.",
+    ),
+    click.option(
+        "--kv-cache-dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default="auto",
+        show_default=True,
+        help="Pages; auto: as --dtype.",
+    ),
+    click.option("--page-size", type=int, default=16, show_default=True, help="Tokens a page."),
+    click.option("--num-pages", type=int, default=None, help="Usable pages of the pool."),
+    click.option("--kv-memory", default=None, help='Size of the pool in bytes, or such as "512MiB".'),
+    click.option("--max-num-seqs", type=int, default=16, show_default=True, help="Sequences that run at once."),
+    click.option(
+        "--max-num-batched-tokens",
+        type=int,
+        default=512,
+        show_default=True,
+        help="Tokens that a step computes at most.",
+    ),
+    click.option(
+        "--max-model-len", type=int, default=None, help="Prompt + output; default: the model's, or the pool's."
+    ),
+    click.option("--long-prefill-token-threshold", type=int, default=None, help="Prompt tokens a step and request."),
+    click.option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        default=True,
+        show_default=True,
+        help="Reuse the pages of equal prefixes.",
+    ),
+    click.option("--attention-implementation", default=None, help="reference, xla or triton; default: the platform's."),
+    click.option("--tensor-parallel-size", type=int, default=1, show_default=True, help="Only 1 so far."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of every draw (and of dummy weights)."),
+)
+ENGINE_FIELDS = (
+    "model", "tokenizer", "revision", "load_format", "dtype", "kv_cache_dtype", "page_size", "num_pages", "kv_memory",
+    "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold", "enable_prefix_caching",
+    "attention_implementation", "tensor_parallel_size", "seed",
+)  # fmt: skip
+
+_SAMPLING = (
+    click.option("--max-tokens", type=int, default=64, show_default=True, help="New tokens at most."),
+    click.option("--min-tokens", type=int, default=0, show_default=True, help="No end before that many."),
+    click.option("--temperature", type=float, default=1.0, show_default=True, help="0 is greedy."),
+    click.option("--top-p", type=float, default=1.0, show_default=True),
+    click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
+    click.option("--min-p", type=float, default=0.0, show_default=True),
+    click.option("--repetition-penalty", type=float, default=1.0, show_default=True),
+    click.option("--presence-penalty", type=float, default=0.0, show_default=True),
+    click.option("--frequency-penalty", type=float, default=0.0, show_default=True),
+    click.option("--n", type=int, default=1, show_default=True, help="Sequences a prompt."),
+    click.option("--stop", multiple=True, help="Text that ends a sequence; may be given several times."),
+    click.option("--ignore-eos", is_flag=True, help="The model's end-of-sequence token ends nothing."),
+    click.option("--logprobs", type=int, default=None, help="Most likely ids to report a token (needs --json)."),
+)
+SAMPLING_FIELDS = (
+    "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "n", "stop", "ignore_eos", "logprobs",
+)  # fmt: skip
+
+
+def engine_options(command: Command) -> Command:
+    """The flags of EngineOptions."""
+    return _apply(_ENGINE, command)
+
+
+def sampling_options(command: Command) -> Command:
+    """The flags of SamplingParams."""
+    return _apply(_SAMPLING, command)
+
+
+def json_option(command: Command) -> Command:
+    """`--json`: one JSON document on standard output, and nothing else there."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def pick(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of `values` with these names, taken out of it."""
+    return {name: values.pop(name) for name in names}
+
+
+def print_json(document: Any) -> None:
+    """The document in strict JSON."""
+    click.echo(json.dumps(document, allow_nan=False))
+
+
+class UserError(click.ClickException):
+    """A mistake of the user's: one line, exit code 2."""
+
+    exit_code = 2
+
+
+class UserErrorGroup(click.Group):
+    """Commands whose ValueError (what a user can mend) ends the program in one line, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(" ".join(str(error).split())) from error
+        except BrokenPipeError:
+            # The reader has gone (`| head`): nothing is left to say, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
+
+
+def _apply(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,159 @@
+"""Decode attention for NVIDIA GPUs: one program a row, kv head and split, through Pallas' Triton backend.
+
+Lives here: the split-K kernel and the merge of its splits.
+Promises: slots and table entries past a row's end are never loaded; softmax and merge are float32.
+Must not know: how wide a table is beyond its shape; splits follow each row's true length.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import triton_call
+from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.paged_attention.tuned import DecodeTuning
+from pallas_kernels.products import precision_of
+from pallas_kernels.scores import MASKED, ScoreRule
+
+
+def paged_attention(
+    q: Float[Array, "B N H"],
+    kv: KVPages,
+    block_tables: Int[Array, "B M"],
+    context_lens: Int[Array, " B"],
+    layer: ArrayLike,
+    rule: ScoreRule,
+    alibi_slopes: Float[Array, " N"] | None,
+    *,
+    tuning: DecodeTuning | None = None,
+    interpret: bool = False,
+) -> Float[Array, "B N H"]:
+    """Attention output of each row's newest token."""
+    num_rows, num_heads, head_dim = q.shape
+    block, splits, num_warps, num_stages = _sizes(tuning, num_rows * kv.num_kv_heads, block_tables, kv)
+    kernel = partial(
+        _attend_split,
+        rule=rule,
+        page_size=kv.page_size,
+        head_dim=head_dim,
+        group=num_heads // kv.num_kv_heads,
+        splits=splits,
+        block=block,
+        has_slopes=alibi_slopes is not None,
+    )
+    slopes = jnp.zeros(num_heads, jnp.float32) if alibi_slopes is None else alibi_slopes.astype(jnp.float32)
+    out, log_total = triton_call.call(
+        kernel,
+        name="paged_attention",
+        grid=(num_rows, kv.num_kv_heads, splits),
+        out_shape=[
+            jax.ShapeDtypeStruct((num_rows, splits, num_heads, head_dim), q.dtype if splits == 1 else jnp.float32),
+            jax.ShapeDtypeStruct((num_rows, splits, num_heads), jnp.float32),
+        ],
+        num_warps=num_warps,
+        num_stages=num_stages,
+        interpret=interpret,
+    )(triton_call.layer_operand(layer), q, kv.k, kv.v, block_tables, context_lens, slopes)
+    return out[:, 0] if splits == 1 else _merge(out, log_total).astype(q.dtype)
+
+
+def _sizes(
+    tuning: DecodeTuning | None, num_programs: int, block_tables: Array, kv: KVPages
+) -> tuple[int, int, int, int]:
+    tuning = tuning or DecodeTuning()
+    block = tuning.block_tokens or 64
+    # Enough programs to fill a large GPU four times over, but at least 256 tokens a split.
+    useful = min(-(-512 // num_programs), -(-block_tables.shape[1] * kv.page_size // 256), 32)
+    splits = tuning.splits or triton_call.power_of_two(useful)
+    num_warps = tuning.num_warps or 4
+    triton_call.check_sizes(block_tokens=block, splits=splits, num_warps=num_warps)
+    if block < triton_call.SMALLEST_DOT:
+        raise ValueError(f"block_tokens={block} must be at least {triton_call.SMALLEST_DOT}, the smallest Triton dot")
+    return block, splits, num_warps, tuning.num_stages or 5
+
+
+def _merge(out: Float[Array, "B X N H"], log_total: Float[Array, "B X N"]) -> Float[Array, "B N H"]:
+    # A split that saw nothing has log_total MASKED, hence weight 0, unless all are such: then every `out` is 0.
+    weight = jnp.exp2(log_total - log_total.max(axis=1, keepdims=True))
+    weight = weight / weight.sum(axis=1, keepdims=True)
+    return (out * weight[..., None]).sum(axis=1)
+
+
+def _attend_split(
+    layer_ref: Any,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    table_ref: Any,
+    length_ref: Any,
+    slope_ref: Any,
+    out_ref: Any,
+    log_total_ref: Any,
+    *,
+    rule: ScoreRule,
+    page_size: int,
+    head_dim: int,
+    group: int,
+    splits: int,
+    block: int,
+    has_slopes: bool,
+) -> None:
+    row, kv_head, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
+    layer = layer_ref[0]
+    length = plgpu.load(length_ref.at[row])
+    first, end = _range_of_split(length, split, splits, block, rule)
+    member = jnp.arange(triton_call.power_of_two(group, triton_call.SMALLEST_DOT))
+    # Lanes past the group are masked, not clamped: in interpret mode a masked store writes the old value back.
+    head = kv_head * group + member
+    dim = jnp.arange(triton_call.power_of_two(head_dim, triton_call.SMALLEST_DOT))
+    live = (member < group)[:, None] & (dim < head_dim)[None, :]
+    query = plgpu.load(q_ref.at[row, head[:, None], dim[None, :]], mask=live, other=0.0)
+    slope = plgpu.load(slope_ref.at[head], mask=member < group, other=0.0)[:, None] if has_slopes else None
+    dtype = jnp.promote_types(q_ref.dtype, k_ref.dtype)
+    dot = partial(plgpu.dot, precision=precision_of(dtype))
+
+    def body(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        peak, total, out = state
+        token = first + i * block + jnp.arange(block)
+        inside = token < end
+        page = plgpu.load(table_ref.at[row, token // page_size], mask=inside, other=0)
+        slot = (layer, page[:, None], (token % page_size)[:, None], kv_head, dim[None, :])
+        loaded = inside[:, None] & (dim < head_dim)[None, :]
+        keys = plgpu.load(k_ref.at[slot], mask=loaded, other=0.0)
+        product = dot(query.astype(dtype), keys.astype(dtype).T)
+        score = rule.score(product, (length - 1 - token)[None, :], slope) * triton_call.LOG2_E
+        score = jnp.where(inside[None, :], score, MASKED)
+        new_peak = jnp.maximum(peak, score.max(axis=1))
+        decay = jnp.exp2(peak - new_peak)
+        weight = jnp.where(inside[None, :], jnp.exp2(score - new_peak[:, None]), 0.0)
+        values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
+        out = out * decay[:, None] + dot(weight.astype(dtype), values.astype(dtype))
+        return new_peak, total * decay + weight.sum(axis=1), out
+
+    start = (
+        jnp.full(member.shape, MASKED, jnp.float32),
+        jnp.zeros(member.shape, jnp.float32),
+        jnp.zeros((member.shape[0], dim.shape[0]), jnp.float32),
+    )
+    peak, total, out = lax.fori_loop(0, jnp.maximum(pl.cdiv(end - first, block), 0), body, start)
+    seen = total > 0
+    safe_total = jnp.where(seen, total, 1.0)
+    out = jnp.where(seen[:, None], out / safe_total[:, None], 0.0)
+    plgpu.store(out_ref.at[row, split, head[:, None], dim[None, :]], out.astype(out_ref.dtype), mask=live)
+    log_total = jnp.where(seen, peak + jnp.log2(safe_total), MASKED)
+    plgpu.store(log_total_ref.at[row, split, head], log_total, mask=member < group)
+
+
+def _range_of_split(length: Array, split: Array, splits: int, block: int, rule: ScoreRule) -> tuple[Array, Array]:
+    """The tokens of one split, in whole blocks, so that the splits of a row share its true length evenly."""
+    visible_from = rule.first_visible(jnp.maximum(length - 1, 0))
+    blocks = pl.cdiv(pl.cdiv(length - visible_from, block), splits)
+    first = visible_from + split * blocks * block
+    return first, jnp.minimum(first + blocks * block, length)

@@ -1,0 +1,161 @@
+"""Ragged attention for NVIDIA GPUs: one program a block of one row's queries and a kv head, through Triton.
+
+Lives here: the kernel, and the map from programs to blocks of queries.
+Promises: slots and table entries past a block's last query are never loaded; softmax is float32.
+Must not know: how wide a table is beyond its shape.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import triton_call
+from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.products import precision_of
+from pallas_kernels.ragged_paged_attention.rows import place_blocks, place_queries
+from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
+from pallas_kernels.scores import MASKED, ScoreRule
+
+
+def ragged_paged_attention(
+    q: Float[Array, "T N H"],
+    kv: KVPages,
+    block_tables: Int[Array, "B M"],
+    context_lens: Int[Array, " B"],
+    query_starts: Int[Array, " B+1"],
+    layer: ArrayLike,
+    rule: ScoreRule,
+    alibi_slopes: Float[Array, " N"] | None,
+    *,
+    tuning: RaggedTuning | None = None,
+    interpret: bool = False,
+) -> Float[Array, "T N H"]:
+    """Attention output of every packed query."""
+    num_queries, num_heads, head_dim = q.shape
+    group = num_heads // kv.num_kv_heads
+    block_queries, block_tokens, num_warps, num_stages = _sizes(tuning, group, head_dim)
+    kernel = partial(
+        _attend_block,
+        rule=rule,
+        page_size=kv.page_size,
+        head_dim=head_dim,
+        group=group,
+        block_queries=block_queries,
+        block_tokens=block_tokens,
+        has_slopes=alibi_slopes is not None,
+    )
+    row, first_query = place_blocks(query_starts, num_queries, block_queries)
+    slopes = jnp.zeros(num_heads, jnp.float32) if alibi_slopes is None else alibi_slopes.astype(jnp.float32)
+    operands = (triton_call.layer_operand(layer), row, first_query, query_starts, context_lens, q)
+    (out,) = triton_call.call(
+        kernel,
+        name="ragged_paged_attention",
+        grid=(row.shape[0], kv.num_kv_heads),
+        out_shape=[jax.ShapeDtypeStruct(q.shape, q.dtype)],
+        num_warps=num_warps,
+        num_stages=num_stages,
+        interpret=interpret,
+    )(*operands, kv.k, kv.v, block_tables, slopes)
+    # No program writes the queries of nobody, and a fresh output may hold anything.
+    owned = place_queries(query_starts, context_lens, num_queries).position >= 0
+    return jnp.where(owned[:, None, None], out, 0)
+
+
+def _sizes(tuning: RaggedTuning | None, group: int, head_dim: int) -> tuple[int, int, int, int]:
+    tuning = tuning or RaggedTuning()
+    group_lanes = triton_call.power_of_two(group)
+    block_queries = tuning.block_queries or max(1, 64 // group_lanes)
+    block_tokens = tuning.block_tokens or 64
+    # 64 query rows of 128 elements need 8 warps on A100 to stay clear of register spills.
+    num_warps = tuning.num_warps or (8 if head_dim >= 128 else 4)
+    triton_call.check_sizes(block_queries=block_queries, block_tokens=block_tokens, num_warps=num_warps)
+    if min(block_queries * group_lanes, block_tokens) < triton_call.SMALLEST_DOT:
+        raise ValueError(
+            f"block_queries={block_queries} times {group_lanes} heads a group and block_tokens={block_tokens} "
+            f"must be at least {triton_call.SMALLEST_DOT}, the smallest Triton dot"
+        )
+    return block_queries, block_tokens, num_warps, tuning.num_stages or 3
+
+
+def _attend_block(
+    layer_ref: Any,
+    row_ref: Any,
+    first_query_ref: Any,
+    start_ref: Any,
+    length_ref: Any,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    table_ref: Any,
+    slope_ref: Any,
+    out_ref: Any,
+    *,
+    rule: ScoreRule,
+    page_size: int,
+    head_dim: int,
+    group: int,
+    block_queries: int,
+    block_tokens: int,
+    has_slopes: bool,
+) -> None:
+    block, kv_head = pl.program_id(0), pl.program_id(1)
+    layer = layer_ref[0]
+    row = plgpu.load(row_ref.at[block])
+    first_query = plgpu.load(first_query_ref.at[block])
+    row_start = plgpu.load(start_ref.at[row])
+    num_queries = plgpu.load(start_ref.at[row + 1]) - row_start
+    length = plgpu.load(length_ref.at[row])
+    group_lanes = triton_call.power_of_two(group)
+    lane = jnp.arange(block_queries * group_lanes)
+    member, query_index = lane % group_lanes, first_query + lane // group_lanes
+    live_lane = (query_index < num_queries) & (member < group)
+    # Lanes of nobody are masked, not clamped: in interpret mode a masked store writes the old value back.
+    head = kv_head * group + member
+    dim = jnp.arange(triton_call.power_of_two(head_dim, triton_call.SMALLEST_DOT))
+    live = live_lane[:, None] & (dim < head_dim)[None, :]
+    place = ((row_start + query_index)[:, None], head[:, None], dim[None, :])
+    query = plgpu.load(q_ref.at[place], mask=live, other=0.0)
+    slope = plgpu.load(slope_ref.at[head], mask=live_lane, other=0.0)[:, None] if has_slopes else None
+    query_position = length - num_queries + query_index
+    # A block past the last one has first_query == num_queries and so no token to visit.
+    end = jnp.minimum(length, length - num_queries + first_query + block_queries)
+    end = jnp.where(first_query < num_queries, end, 0)
+    first = rule.first_visible(length - num_queries + first_query) // block_tokens * block_tokens
+    dtype = jnp.promote_types(q_ref.dtype, k_ref.dtype)
+    dot = partial(plgpu.dot, precision=precision_of(dtype))
+
+    def body(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        peak, total, out = state
+        token = first + i * block_tokens + jnp.arange(block_tokens)
+        inside = token < end
+        page = plgpu.load(table_ref.at[row, token // page_size], mask=inside, other=0)
+        slot = (layer, page[:, None], (token % page_size)[:, None], kv_head, dim[None, :])
+        loaded = inside[:, None] & (dim < head_dim)[None, :]
+        keys = plgpu.load(k_ref.at[slot], mask=loaded, other=0.0)
+        product = dot(query.astype(dtype), keys.astype(dtype).T)
+        distance = query_position[:, None] - token[None, :]
+        visible = rule.visible(distance) & inside[None, :]
+        score = jnp.where(visible, rule.score(product, distance, slope) * triton_call.LOG2_E, MASKED)
+        new_peak = jnp.maximum(peak, score.max(axis=1))
+        decay = jnp.exp2(peak - new_peak)
+        weight = jnp.where(visible, jnp.exp2(score - new_peak[:, None]), 0.0)
+        values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
+        out = out * decay[:, None] + dot(weight.astype(dtype), values.astype(dtype))
+        return new_peak, total * decay + weight.sum(axis=1), out
+
+    start = (
+        jnp.full(lane.shape, MASKED, jnp.float32),
+        jnp.zeros(lane.shape, jnp.float32),
+        jnp.zeros((lane.shape[0], dim.shape[0]), jnp.float32),
+    )
+    _, total, out = lax.fori_loop(0, jnp.maximum(pl.cdiv(end - first, block_tokens), 0), body, start)
+    seen = (total > 0)[:, None]
+    out = jnp.where(seen, out / jnp.where(seen, total[:, None], 1.0), 0.0)
+    plgpu.store(out_ref.at[place], out.astype(out_ref.dtype), mask=live)
