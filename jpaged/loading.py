@@ -139,17 +139,13 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
 
 
 def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
-    from jpaged.tokenizer import load_tokenizer
+    from jpaged.tokenizer import has_tokenizer, load_tokenizer
 
     if options.tokenizer is not None:
         return load_tokenizer(options.tokenizer)
-    if source.path is None:
+    if source.path is None or not has_tokenizer(source.path):
+        logger.info("no tokenizer: prompts are token ids, outputs have no text")
         return None
-    if options.load_format == "dummy":
-        try:
-            return load_tokenizer(source.path)
-        except ValueError:
-            return None  # made-up weights need no text
     return load_tokenizer(source.path)
 
 

@@ -49,8 +49,14 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return Tokenizer(load_gguf_tokenizer(path))
 
 
+def has_tokenizer(path: str | Path) -> bool:
+    """Whether there is a tokenizer to load: a GGUF file has one, a folder if one of the usual files is in it."""
+    path = Path(path)
+    return path.is_file() or any((path / name).is_file() for name in _TOKENIZER_FILES)
+
+
 def _load_folder(path: Path) -> PreTrainedTokenizerBase:
-    if not any((path / name).is_file() for name in _TOKENIZER_FILES):
+    if not has_tokenizer(path):
         raise ValueError(
             f"{path} has no tokenizer files: copy tokenizer.json and tokenizer_config.json of the model into it, "
             "or give a folder that has them"

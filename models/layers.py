@@ -49,7 +49,8 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "T I"]) -> Float[Array, "T *features"]:
         kernel = self.param("kernel", _INIT, (*self.features, x.shape[-1]), self.dtype)
-        y = jax.lax.dot_general(x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())))
+        # One plain [out, in] product: with several output axes XLA's CPU product was up to 2.5 times slower.
+        y = jnp.einsum("ti,oi->to", x, kernel.reshape(-1, x.shape[-1])).reshape(x.shape[0], *self.features)
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros, self.features, self.dtype)
         return y

@@ -16,6 +16,10 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
+# JAX 0.11 deprecated Pallas on Triton; it still is the backend that covers every NVIDIA GPU. JAX says so when a program
+# is lowered, long after `call` has returned, hence a filter for the process.
+warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
+
 LOG2_E = 1.4426950408889634
 SMALLEST_DOT = 16
 
@@ -35,20 +39,17 @@ def call(
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
 
     def run(*operands: Array) -> Sequence[Array]:
-        with warnings.catch_warnings():
-            # JAX 0.11 deprecated Pallas on Triton. It is the backend that covers every NVIDIA GPU today.
-            warnings.filterwarnings("ignore", message=".*[Tt]riton.*", category=DeprecationWarning)
-            return pl.pallas_call(
-                kernel,
-                grid=grid,
-                in_specs=[anywhere] * len(operands),
-                out_specs=[anywhere] * len(out_shape),
-                out_shape=list(out_shape),
-                input_output_aliases=dict(aliases or {}),
-                compiler_params=plgpu.CompilerParams(num_warps=num_warps, num_stages=num_stages),
-                interpret=interpret,
-                name=name,
-            )(*operands)
+        return pl.pallas_call(
+            kernel,
+            grid=grid,
+            in_specs=[anywhere] * len(operands),
+            out_specs=[anywhere] * len(out_shape),
+            out_shape=list(out_shape),
+            input_output_aliases=dict(aliases or {}),
+            compiler_params=plgpu.CompilerParams(num_warps=num_warps, num_stages=num_stages),
+            interpret=interpret,
+            name=name,
+        )(*operands)
 
     return run
 

@@ -120,26 +120,33 @@ class ModelRunner:
         return self.buckets.all()
 
     def _forward_program(self, shape: StepShape) -> Any:
-        ints = jax.ShapeDtypeStruct((shape.num_ints,), jnp.int32)
-        lower = functools.partial(self._forward.lower, shape=shape)
-        return self.programs.get(shape, lower, (self.params, self.kv_pages, self.state, ints))
+        def lower() -> Any:
+            ints = jax.ShapeDtypeStruct((shape.num_ints,), jnp.int32)
+            return self._forward.lower(self.params, self.kv_pages, self.state, ints, shape=shape)
+
+        return self.programs.get(shape, lower)
 
     def _draw_program(self, num_samples: int) -> Any:
-        logits = jax.ShapeDtypeStruct((num_samples, self.vocab_size), jnp.float32)
-        ints = jax.ShapeDtypeStruct((len(SAMPLE_INTS) * num_samples,), jnp.int32)
-        floats = jax.ShapeDtypeStruct((len(SAMPLE_FLOATS) * num_samples,), jnp.float32)
-        return self.programs.get(f"draw[Q={num_samples}]", self._draw.lower, (self.state, logits, ints, floats))
+        def lower() -> Any:
+            logits = jax.ShapeDtypeStruct((num_samples, self.vocab_size), jnp.float32)
+            ints = jax.ShapeDtypeStruct((len(SAMPLE_INTS) * num_samples,), jnp.int32)
+            floats = jax.ShapeDtypeStruct((len(SAMPLE_FLOATS) * num_samples,), jnp.float32)
+            return self._draw.lower(self.state, logits, ints, floats)
+
+        return self.programs.get(f"draw[Q={num_samples}]", lower)
 
     def _copy_program(self) -> Any:
         pairs = jax.ShapeDtypeStruct((2, self._num_copies), jnp.int32)
-        return self.programs.get("copy_pages", self._copy.lower, (self.kv_pages, pairs))
+        return self.programs.get("copy_pages", lambda: self._copy.lower(self.kv_pages, pairs))
 
     def _set_row_program(self) -> Any:
-        scalar = jax.ShapeDtypeStruct((), jnp.int32)
-        ints = [jax.ShapeDtypeStruct((n,), jnp.int32) for n in self._row_widths]
-        values = jax.ShapeDtypeStruct((MAX_LOGIT_BIAS,), jnp.float32)
-        args = (self.state, scalar, ints[0], ints[1], values, ints[2])
-        return self.programs.get("set_row", self._set_row.lower, args)
+        def lower() -> Any:
+            scalar = jax.ShapeDtypeStruct((), jnp.int32)
+            history, bias, stops = (jax.ShapeDtypeStruct((n,), jnp.int32) for n in self._row_widths)
+            values = jax.ShapeDtypeStruct((MAX_LOGIT_BIAS,), jnp.float32)
+            return self._set_row.lower(self.state, scalar, history, bias, values, stops)
+
+        return self.programs.get("set_row", lower)
 
     @property
     def _row_widths(self) -> tuple[int, int, int]:

@@ -24,23 +24,27 @@ class ProgramTable:
     def __len__(self) -> int:
         return len(self._compiled)
 
-    def get(self, name: Hashable, lower: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """The program `name`, compiled for the shapes of `args` if this is its first call."""
+    def get(self, name: Hashable, lower: Callable[[], Any]) -> Any:
+        """The program `name`; the first time, what `lower` gives is compiled."""
         program = self._compiled.get(name)
         if program is None:
             start = time.perf_counter()
-            program = lower(*args).compile()
+            program = lower().compile()
             self.seconds += time.perf_counter() - start
             self._compiled[name] = program
         return program
 
     def temp_bytes(self) -> dict[str, int]:
         """Bytes of temporary memory that each compiled program needs."""
-        sizes: dict[str, int] = {}
-        for name, program in self._compiled.items():
-            analysis = program.memory_analysis()
-            sizes[str(name)] = 0 if analysis is None else analysis.temp_size_in_bytes
-        return sizes
+        return {str(name): program.memory_analysis().temp_size_in_bytes for name, program in self._compiled.items()}
+
+    def aliased_bytes(self) -> dict[str, int]:
+        """Bytes of donated arguments that each compiled program updates in place."""
+        return {str(name): program.memory_analysis().alias_size_in_bytes for name, program in self._compiled.items()}
+
+    def operations(self) -> dict[str, float]:
+        """Arithmetic operations of each compiled program, by XLA's own count (a loop's body counts once)."""
+        return {str(name): program.cost_analysis()["flops"] for name, program in self._compiled.items()}
 
 
 def cache_home() -> Path:

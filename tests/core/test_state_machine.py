@@ -52,8 +52,8 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     """A prompt, often with a prefix that others share, and what is asked of it."""
     prefix = draw(st.sampled_from(PREFIXES))[: draw(st.integers(0, 14))]
     tail = draw(st.lists(TOKENS, min_size=0 if prefix else 1, max_size=5))
-    max_tokens = draw(st.sampled_from([None, 1, 2, 4, 8, 15]))
     n = draw(st.sampled_from([1, 1, 2, 3]))
+    max_tokens = draw(st.sampled_from([None, 1, 2, 4, 8, 15] if n == 1 else [2, 4, 6, 8]))
     return {
         "prompt": [*prefix, *tail],
         "max_tokens": max_tokens,
@@ -79,6 +79,8 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(request=requests())
     def add(self, request: dict[str, Any]) -> None:
+        # A prompt as long as the model's limit is still too long, and is refused.
+        request["prompt"] = request["prompt"][: self.rig.engine.limits.max_model_len]
         before = len(self.rig.engine._groups)
         try:
             self.rig.add(**request)

@@ -52,7 +52,7 @@ def test_chunks_and_decode_steps_give_the_logits_of_transformers_too(name):
 def test_a_prefill_chunk_and_a_decoding_row_share_a_step(name):
     ids, logits = golden(name)
     driver = driver_for(name, num_seqs=4)
-    driver.step({2: ids[0, :5]})
+    driver.step({2: ids[0, :5]}, pad_tokens=5, pad_rows=2)  # the shapes of the next step
     together = driver.step({2: ids[0, 5:6], 0: ids[1, :7]})
     np.testing.assert_allclose(together[0], logits[0, 5:6], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(together[1], logits[1, :7], atol=TOLERANCE, rtol=0)

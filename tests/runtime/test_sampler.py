@@ -119,10 +119,9 @@ def test_a_tiny_temperature_gives_the_argmax_and_no_nan(temperature, dtype):
     assert np.isfinite(out.top_logprobs).all()
 
 
-@pytest.mark.parametrize("width", [64, 300])
-def test_the_padding_of_the_head_takes_part_in_nothing(width):
+def test_the_padding_of_the_head_takes_part_in_nothing():
     real = normal_logits(4) - 40  # all negative: a pad of zeros would win the argmax
-    padded = np.full((4, width), 1000.0, np.float32)
+    padded = np.full((4, 64), 1000.0, np.float32)
     padded[:, :VOCAB] = real
     rows = [Row(temperature=0, num_logprobs=20), Row(temperature=2, num_logprobs=20), Row(top_k=60), Row(top_p=0.5)]
     chex.assert_trees_all_equal(run(padded, rows), run(real, rows))
