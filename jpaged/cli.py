@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from jpaged import __version__
+from jpaged.bench.cli import bench
 from jpaged.cli_options import (
     ENGINE_FIELDS,
     SAMPLING_FIELDS,
@@ -27,7 +28,7 @@ from jpaged.cli_options import (
 )
 
 
-@click.group(cls=UserErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("jpaged", cls=UserErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jpaged")
 @click.option("-v", "--verbose", is_flag=True, help="Say what is chosen and loaded.")
 def main(verbose: bool) -> None:
@@ -66,6 +67,9 @@ def generate(
     _print_stream(llm.stream(inputs, params), texts, params.n)
     if show_stats:
         click.echo(summary(llm.stats(), time.perf_counter() - start))
+
+
+main.add_command(bench)
 
 
 @main.command()
@@ -118,9 +122,14 @@ def _read_prompts(prompts: tuple[str, ...], prompts_file: Path | None) -> list[s
         raise ValueError("give prompts as arguments or with --prompts-file, not both")
     if prompts_file is not None:
         try:
-            prompts = tuple(line for line in prompts_file.read_text(encoding="utf-8").splitlines() if line)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--prompts-file {prompts_file}: {error}") from None
+            # Not splitlines: it would also cut a prompt at a form feed, or at U+2028.
+            prompts = tuple(line for line in prompts_file.read_text(encoding="utf-8-sig").split("\n") if line)
+        except OSError as error:
+            raise ValueError(f"--prompts-file {prompts_file}: {error.strerror}; check the path") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--prompts-file {prompts_file}: not UTF-8 ({error}); save it as UTF-8") from None
+        if not prompts:
+            raise ValueError(f"--prompts-file {prompts_file}: no prompt in it; write one a line")
     if not prompts:
         raise ValueError("no prompt: give one as an argument, or several, or --prompts-file")
     return list(prompts)

@@ -126,16 +126,33 @@ class UserError(click.ClickException):
 class UserErrorGroup(click.Group):
     """Commands whose ValueError (what a user can mend) ends the program in one line, without a traceback."""
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """The context of the program's own flags."""
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise _one_line(error) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _one_line(error) from error
         except (ValueError, NotImplementedError) as error:
             raise UserError(" ".join(str(error).split())) from error
         except BrokenPipeError:
             # The reader has gone (`| head`): nothing is left to say, not even at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
+
+
+def _one_line(error: click.UsageError) -> click.ClickException:
+    """A wrong flag or command without the usage lines; a command without arguments still shows its help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
+    command = error.ctx.command_path if error.ctx is not None else "jpaged"
+    return UserError(f"{' '.join(error.format_message().split())} (see {command} --help)")
 
 
 def _apply(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:

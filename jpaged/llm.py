@@ -6,12 +6,14 @@ Must not know: how a step is scheduled, packed or run.
 """
 
 import hashlib
+import os
+import reprlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from jpaged.core.request import CompletionDelta, FinishReason, Request, RequestOutput
 from jpaged.core.sampling_params import SamplingParams
-from jpaged.loading import EngineOptions, load_engine
+from jpaged.loading import DEFAULT_MODEL, EngineOptions, load_engine
 from jpaged.prompts import Prompt, match_params, parse_prompts
 from jpaged.responses import Response
 
@@ -28,9 +30,9 @@ class LLM:
     Raises ValueError with the remedy for anything that a user can mend.
     """
 
-    def __init__(self, model: str, **options: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str] = DEFAULT_MODEL, **options: Any) -> None:
         try:
-            self.options = EngineOptions(model=model, **options)
+            self.options = EngineOptions(model=model, **options)  # pyright: ignore[reportArgumentType]
         except TypeError as error:
             raise ValueError(f"{str(error).replace('EngineOptions.__init__()', 'LLM()')}; see help(LLM)") from None
         loaded = load_engine(self.options)
@@ -67,7 +69,8 @@ class LLM:
     ) -> Generator[CompletionDelta, None, list[RequestOutput]]:
         """Iterate over what each step adds to each sequence, as it comes; the generator returns the final outputs.
 
-        The arguments are `generate`'s, and are checked at once. Closing the iterator aborts what still runs.
+        The arguments are `generate`'s, and are checked at once. Closing the iterator aborts what still runs. Where a
+        step fails under another call on this engine, the stream ends with `finish_reason="abort"`.
         """
         stream = self._stream(self._add(prompts, sampling_params))
         # A generator that was never started has no `finally` to run when it is closed: start it.
@@ -84,8 +87,10 @@ class LLM:
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several: lists of `{"role": ..., "content": ...}`. Raises ValueError."""
-        if isinstance(messages, str | Mapping) or not messages:
-            raise ValueError(f"messages={messages!r}: give a list of {{'role': ..., 'content': ...}}, or several lists")
+        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+            raise ValueError(
+                f"messages={reprlib.repr(messages)}: give a list of {{'role': ..., 'content': ...}}, or several lists"
+            )
         conversations = [messages] if isinstance(messages[0], Mapping) else messages
         prompts = [
             self.render_chat(conversation, add_generation_prompt=add_generation_prompt, **template_options)
@@ -133,6 +138,7 @@ class LLM:
             try:
                 self._check(request)
             except ValueError as error:
+                self.engine.stats.num_requests_refused += 1
                 raise ValueError(f"prompts[{i}]: {error}" if len(requests) > 1 else str(error)) from None
         responses = [Response(request, i, self.tokenizer) for i, request in enumerate(requests)]
         for response in responses:
@@ -191,14 +197,24 @@ class LLM:
             self._drop(responses)
 
     def _step(self) -> None:
-        """One step of the engine, for every request that is in it, whoever added it."""
-        for delta in self.engine.step():
-            response = self._responses.get(delta.request_id)
-            if response is None:
-                continue
-            stopped = response.take(delta)
-            if stopped is not None and delta.finish_reason is None:
-                self.engine.end(delta.request_id, delta.index, FinishReason.STOP, stopped)
+        """One step of the engine, for every request that is in it, whoever added it.
+
+        If it fails or is interrupted, all of them are aborted and know it before the exception goes on: another
+        stream must not wait for a request that has gone.
+        """
+        try:
+            for delta in self.engine.step():
+                response = self._responses.get(delta.request_id)
+                if response is None:
+                    continue
+                stopped = response.take(delta)
+                if stopped is not None and delta.finish_reason is None:
+                    self.engine.end(delta.request_id, delta.index, FinishReason.STOP, stopped)
+        except BaseException:
+            self.engine.abort_all()
+            for response in self._responses.values():
+                response.abort()
+            raise
 
     def _drop(self, responses: list[Response]) -> None:
         for response in responses:

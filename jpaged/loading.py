@@ -7,10 +7,20 @@ Must not know: prompts, outputs.
 
 import dataclasses
 import logging
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from jpaged.config import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
+from jpaged.config import (
+    DTYPES,
+    CacheConfig,
+    EngineConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    require_choice,
+    require_int,
+    require_text,
+)
 from jpaged.core.engine import Engine
 
 if TYPE_CHECKING:
@@ -19,12 +29,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jpaged")
 
+DEFAULT_MODEL = "smollm2-135m"
+_GPU_KERNELS = ("triton", "mosaic_gpu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What a user may say about an engine; the fields are the keyword arguments of `LLM`."""
+    """What a user may say about an engine; the fields are the keyword arguments of `LLM`.
 
-    model: str
+    Raises ValueError, before anything is fetched or read, for what can be told without the model.
+    """
+
+    model: str = DEFAULT_MODEL
     tokenizer: str | None = None
     revision: str | None = None
     dtype: str = "float32"
@@ -41,8 +57,30 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     seed: int = 0
     attention_implementation: str | None = None
-    scan_unroll: int | str | None = None
+    scan_unroll: int | Literal["full"] | None = None
     load_format: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("model", "tokenizer"):
+            value = getattr(self, name)
+            if isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
+        require_text("model", self.model)
+        for name in ("tokenizer", "revision", "attention_implementation"):
+            if getattr(self, name) is not None:
+                require_text(name, getattr(self, name))
+        require_choice("dtype", self.dtype, DTYPES)
+        require_int("seed", self.seed, 0, 2**63 - 1)
+        if self.scan_unroll is not None and self.scan_unroll != "full":
+            require_int("scan_unroll", self.scan_unroll, 1, None)
+        if self.kv_memory is not None:
+            from jpaged.runtime.memory import parse_bytes
+
+            parse_bytes(self.kv_memory)
+            if self.num_pages is not None:
+                raise ValueError(
+                    f"num_pages={self.num_pages!r} and kv_memory={self.kv_memory!r} both size the pool; give one"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +115,10 @@ def load_engine(options: EngineOptions) -> LoadedEngine:
 
     source = resolve_source(options.model, revision=options.revision, load_format=options.load_format)
     model_config = load_config(source)
-    scheduler = dataclasses.replace(
-        scheduler,
-        max_model_len=options.max_model_len or min(model_config.max_position_embeddings, _explicit_room(cache)),
-    )
+    if options.max_model_len is None:
+        # Two tokens at least, so that a pool that holds less is refused by its own name.
+        length = max(2, min(model_config.max_position_embeddings, _explicit_room(cache)))
+        scheduler = dataclasses.replace(scheduler, max_model_len=length)
     config = EngineConfig(
         model_name=options.model,
         model=model_config,
@@ -106,11 +144,10 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
     from jpaged.runtime.model_runner import ModelRunner
     from jpaged.runtime.programs import use_persistent_cache
     from models import build_model, load_params
-    from pallas_kernels import resolve
 
     use_persistent_cache()
     device = jax.devices()[0]
-    implementation = resolve("paged_attention", options.attention_implementation, device.platform)
+    implementation = _resolve_attention(options.attention_implementation, device.platform)
     tokenizer = _load_tokenizer(options, source)
     params = jax.device_put(load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed))
     config = _size_pool(options, config, device)
@@ -136,6 +173,22 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
     )
     engine = Engine(config.scheduler, config.cache, runner, vocab_size=config.model.vocab_size)
     return LoadedEngine(engine, runner, tokenizer, config, implementation)
+
+
+def _resolve_attention(wanted: str | None, platform: str) -> str:
+    """The implementation that will run. A GPU kernel is refused here, not by the compiler in the first step."""
+    from pallas_kernels import resolve
+
+    try:
+        name = resolve("paged_attention", wanted, platform)
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"attention_implementation={wanted!r}: {error}") from None
+    if name in _GPU_KERNELS and platform == "cpu":
+        raise ValueError(
+            f"attention_implementation={name!r} is a GPU kernel, and JAX runs on the {platform} here; leave it out, "
+            "or use xla or reference"
+        )
+    return name
 
 
 def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
@@ -167,7 +220,12 @@ def _size_pool(options: EngineOptions, config: EngineConfig, device: Any) -> Eng
         device=device,
     )
     room = size.num_pages * config.cache.page_size
-    if options.max_model_len is None and room < scheduler.max_model_len:
+    if room < (options.max_model_len or 2):
+        raise ValueError(
+            f"the pool ({size.reason}) holds {room} tokens, less than one sequence of max_model_len="
+            f"{options.max_model_len or 2}; give it more memory or lower max_model_len"
+        )
+    if room < scheduler.max_model_len:
         logger.info("max_model_len is %d, all that the pool holds (the model's own is longer)", room)
         scheduler = dataclasses.replace(scheduler, max_model_len=room)
     logger.info(

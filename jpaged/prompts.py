@@ -6,9 +6,14 @@ Must not know: engines, devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from jpaged.core.sampling_params import SamplingParams
+
+
+# Sequences of small integers, but hardly meant as ids.
+_BYTES = bytes | bytearray | memoryview
 
 
 class Prompt(NamedTuple):
@@ -25,7 +30,7 @@ def parse_prompts(prompts: Any, encode: Callable[[str], list[int]] | None) -> li
     """
     if isinstance(prompts, str | Mapping) or _is_ids(prompts):
         prompts = [prompts]
-    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, _BYTES):
         raise ValueError(f"prompts={_short(prompts)}: give text, a list of token ids, or a list of either")
     if not prompts:
         raise ValueError("prompts is empty: give at least one prompt, with at least one token")
@@ -58,13 +63,13 @@ def _parse_one(prompt: Any, name: str, encode: Callable[[str], list[int]] | None
             raise ValueError(f"{name} has the keys {sorted(map(str, keys))}: give either prompt or prompt_token_ids")
     if isinstance(prompt, str):
         return _parse_text(prompt, name, encode)
-    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+    if isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):
         if not prompt:
             raise ValueError(f"{name} is empty: give at least one token")
         for token in prompt:
-            if isinstance(token, bool) or not hasattr(token, "__index__"):
+            if isinstance(token, bool) or not isinstance(token, Integral):
                 raise ValueError(f"{name} has {_short(token)} among its token ids: ids are integers")
-        return Prompt(None, tuple(token.__index__() for token in prompt))
+        return Prompt(None, tuple(int(token) for token in prompt))
     raise ValueError(f"{name}={_short(prompt)}: give text or a list of token ids")
 
 
@@ -80,9 +85,9 @@ def _parse_text(text: str, name: str, encode: Callable[[str], list[int]] | None)
 
 
 def _is_ids(prompts: Any) -> bool:
-    if not isinstance(prompts, Sequence) or isinstance(prompts, str | bytes) or not prompts:
+    if not isinstance(prompts, Sequence) or isinstance(prompts, str | _BYTES) or not prompts:
         return False
-    return all(hasattr(token, "__index__") for token in prompts)
+    return all(isinstance(token, Integral) for token in prompts)
 
 
 def _short(value: Any) -> str:

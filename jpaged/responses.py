@@ -97,6 +97,22 @@ class Response:
         )
         return stopped
 
+    def abort(self) -> None:
+        """End what has not ended, after a failure; what a text stream still holds back is lost."""
+        for output in self.outputs:
+            if output.finish_reason is None:
+                output.finish_reason = str(FinishReason.ABORT)
+                self.pending.append(
+                    CompletionDelta(
+                        request_id=self.request.request_id,
+                        prompt_index=self.prompt_index,
+                        index=output.index,
+                        text="",
+                        token_ids=(),
+                        finish_reason=output.finish_reason,
+                    )
+                )
+
     def result(self) -> RequestOutput:
         """Everything so far."""
         return RequestOutput(

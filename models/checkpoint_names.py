@@ -86,7 +86,7 @@ def _llama_layer(config: ModelConfig, layer: int) -> Iterator[tuple[str, Place]]
             yield f"{name}.self_attn.{letter}_norm.weight", Place(path, (layer,), (head_dim,))
     gate_up, down = ("layers", "mlp", "gate_up"), ("layers", "mlp", "down")
     for at, part in enumerate(("gate", "up")):
-        yield from _linear(f"{name}.mlp.{part}_proj", gate_up, (layer, at), (ffn, width), config.mlp_bias)
+        yield from _linear(f"{name}.mlp.{part}_proj", gate_up, (layer, _ALL, at), (ffn, width), config.mlp_bias)
     yield from _linear(f"{name}.mlp.down_proj", down, (layer,), (width, ffn), config.mlp_bias)
     for theirs, ours in (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "mlp_norm")):
         yield f"{name}.{theirs}.weight", Place(("layers", ours, "scale"), (layer,), (width,))

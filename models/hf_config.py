@@ -173,7 +173,7 @@ def _all_layers_slide(config: Fields) -> bool | None:
         return None
     kinds = cast(list[object], given) if isinstance(given, list) else []
     known = kinds in (["full_attention"] * len(kinds), ["sliding_attention"] * len(kinds))
-    require(bool(kinds) and known, "layer_types", given, "all full_attention or all sliding_attention")
+    require(bool(kinds) and known, "layer_types", config["layer_types"], "all full_attention or all sliding_attention")
     return kinds[0] == "sliding_attention"
 
 

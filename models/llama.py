@@ -59,7 +59,7 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """`down(act(gate x) * up x)`; gate and up are one array `[2, F, D]`."""
+    """`down(act(gate x) * up x)`; gate and up are one array `[F, 2, D]`, so that a slice of F holds both."""
 
     config: ModelConfig
     options: ModelOptions
@@ -67,8 +67,8 @@ class GatedMLP(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
         config, dtype = self.config, self.options.dtype
-        both = Linear((2, config.intermediate_size), dtype, config.mlp_bias, name="gate_up")(x)
-        inner = ACTIVATIONS[config.activation](both[:, 0]) * both[:, 1]
+        both = Linear((config.intermediate_size, 2), dtype, config.mlp_bias, name="gate_up")(x)
+        inner = ACTIVATIONS[config.activation](both[:, :, 0]) * both[:, :, 1]
         return Linear((config.hidden_size,), dtype, config.mlp_bias, name="down")(inner)
 
 

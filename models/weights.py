@@ -97,7 +97,10 @@ def dummy_params(config: ModelConfig, dtype: DTypeLike, seed: int = 0) -> Params
             return np.zeros(leaf.shape, leaf.dtype)
         random = np.random.default_rng([seed, zlib.crc32(name.encode())])
         block = random.standard_normal(min(leaf.size, _DUMMY_PERIOD), dtype=np.float32) * np.float32(0.02)
-        return np.resize(block.astype(leaf.dtype), leaf.shape)
+        block, flat = block.astype(leaf.dtype), np.empty(leaf.size, leaf.dtype)
+        for start in range(0, leaf.size, _DUMMY_PERIOD):
+            flat[start : start + _DUMMY_PERIOD] = block[: leaf.size - start]
+        return flat.reshape(leaf.shape)
 
     return jax.tree_util.tree_map_with_path(fill, parameter_shapes(config, dtype))
 

@@ -6,6 +6,7 @@ Must not know: how anything is measured.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,19 @@ def throughput(
     from jpaged.bench import measure, workload
     from jpaged.llm import LLM
 
-    if num_prompts is not None and num_prompts < 1:
-        raise ValueError(f"num_prompts={num_prompts}: must be at least 1")
+    _check_at_least("num_prompts", num_prompts, 1)
+    _check_at_least("num_warmups", num_warmups, 0)
+    _check_writable(output_json)
     seed = options["seed"]
     llm = LLM(**pick(options, ENGINE_FIELDS))
-    vocab_size = llm.config.model.vocab_size
+    limits = (llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len)
     if dataset_path is not None:
-        requests = workload.read_csv(dataset_path, vocab_size, seed)[:num_prompts]
+        requests = workload.read_csv(dataset_path, *limits)
+        if num_prompts is not None and num_prompts > len(requests):
+            raise ValueError(f"num_prompts={num_prompts}: {dataset_path} has {len(requests)} requests; ask for fewer")
+        requests = requests[:num_prompts]
     else:
-        requests = workload.fixed(num_prompts or 16, input_len, output_len, vocab_size, seed)
+        requests = workload.fixed(num_prompts or 16, input_len, output_len, *limits)
     result = measure.throughput(llm, requests, n=n, num_warmups=num_warmups, temperature=temperature)
     _show(result | _setup(llm), as_json, output_json, _throughput_text)
 
@@ -94,11 +99,15 @@ def latency(
     from jpaged.bench import measure, workload
     from jpaged.llm import LLM
 
-    if num_iters < 1 or num_iters_warmup < 0:
-        raise ValueError(f"num_iters={num_iters}, num_iters_warmup={num_iters_warmup}: at least 1 and at least 0")
+    _check_at_least("num_iters", num_iters, 1)
+    _check_at_least("num_iters_warmup", num_iters_warmup, 0)
+    _check_at_least("batch_size", batch_size, 1)
+    _check_writable(output_json)
     seed = options["seed"]
     llm = LLM(**pick(options, ENGINE_FIELDS))
-    requests = workload.fixed(batch_size, input_len, output_len, llm.config.model.vocab_size, seed)
+    requests = workload.fixed(
+        batch_size, input_len, output_len, llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len
+    )
     with tqdm(total=num_iters_warmup + num_iters, disable=as_json, desc="Iterations") as bar:
         result = measure.latency(
             llm,
@@ -110,6 +119,19 @@ def latency(
             on_iteration=bar.update,
         )
     _show(result | _setup(llm), as_json, output_json, _latency_text)
+
+
+def _check_at_least(name: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise ValueError(f"{name}={value}: must be at least {low}")
+
+
+def _check_writable(output_json: Path | None) -> None:
+    """Raise ValueError now, not after a long run, if the results cannot be written."""
+    if output_json is None:
+        return
+    if output_json.is_dir() or not os.access(output_json if output_json.exists() else output_json.parent, os.W_OK):
+        raise ValueError(f"--output-json {output_json}: no file can be written there; check the path")
 
 
 def _setup(llm: Any) -> dict[str, Any]:

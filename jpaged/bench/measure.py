@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jpaged.bench.workload import BenchRequest
+from jpaged.bench.workload import BenchRequest, check_fits
 from jpaged.core.sampling_params import SamplingParams
 from jpaged.llm import LLM
 
@@ -25,10 +25,10 @@ def throughput(
 ) -> dict[str, Any]:
     """All requests at once, to their full length; requests/s and tokens/s of the whole.
 
-    End-of-sequence ends nothing. Raises ValueError if a request does not fit the engine.
+    End-of-sequence ends nothing. Raises ValueError, before anything runs, if a request does not fit the engine.
     """
     prompts = [list(request.prompt_token_ids) for request in requests]
-    params = [_params(request.output_tokens, n, temperature) for request in requests]
+    params = _all_params(llm, requests, n, temperature)
     llm.warm_up()
     for _ in range(num_warmups):
         llm.generate(prompts[:1], params[:1], use_tqdm=False)
@@ -71,11 +71,11 @@ def latency(
     num_iters_warmup: int,
     num_iters: int,
     temperature: float = 0.0,
-    on_iteration: Callable[[], None] = lambda: None,
+    on_iteration: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """One batch, several times: seconds from its start to the last token of its last request."""
     prompts = [list(request.prompt_token_ids) for request in requests]
-    params = [_params(request.output_tokens, n, temperature) for request in requests]
+    params = _all_params(llm, requests, n, temperature)
     llm.warm_up()
     latencies: list[float] = []
     for i in range(num_iters_warmup + num_iters):
@@ -108,7 +108,14 @@ def peak_memory() -> dict[str, int]:
     return peaks
 
 
-def _params(output_tokens: int, n: int, temperature: float) -> SamplingParams:
-    return SamplingParams(
-        n=n, temperature=temperature, max_tokens=output_tokens, ignore_eos=True, detokenize=False
-    )  # fmt: skip
+def _all_params(llm: LLM, requests: list[BenchRequest], n: int, temperature: float) -> list[SamplingParams]:
+    for i, request in enumerate(requests):
+        check_fits(
+            len(request.prompt_token_ids), request.output_tokens, llm.config.scheduler.max_model_len, f"request {i}"
+        )
+    return [
+        SamplingParams(
+            n=n, temperature=temperature, max_tokens=request.output_tokens, ignore_eos=True, detokenize=False
+        )
+        for request in requests
+    ]

@@ -27,7 +27,7 @@ def parse_bytes(value: int | str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
         if match is None or match[2] not in _UNITS:
             raise ValueError(f"kv_memory={value!r}: give bytes, or a text such as '512MiB' or '2GB'")
         size = int(float(match[1]) * _UNITS[match[2]])

@@ -167,6 +167,12 @@ class Rig:
             self.step()
         raise AssertionError(f"not idle after {limit} steps")
 
+    def run_until_preempted(self, request_id: str) -> None:
+        """Step until the request has been preempted; fails if it ends before."""
+        while not self.metrics[request_id].num_preemptions:
+            assert self.metrics[request_id].finished is None, f"{request_id} was never preempted"
+            self.step()
+
     def end(self, request_id: str, index: int | None = None, reason: FinishReason = FinishReason.ABORT) -> None:
         """End one sequence of a request, or all of it."""
         self._take(self.engine.end(request_id, index, reason))

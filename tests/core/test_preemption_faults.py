@@ -76,13 +76,12 @@ def test_what_a_resumed_request_finds_of_its_own_is_found() -> None:
     assert rig.metrics[late].num_preemptions > 0 and rig.stats["prefix_hit_tokens_resumed"] > 0
 
 
-def resumed_siblings(second: dict[str, int | None] | None = None) -> Rig:
+def resumed_siblings() -> Rig:
     """A group of two with a prompt that ends within a page, preempted after its outputs have filled that page."""
     rig = Rig(10, 4, max_num_seqs=4)
     rig.add(Y[:8], 24, request_id="old")
     rig.add(X[:6], 10, n=2, request_id="pair")
-    while not rig.metrics["pair"].num_preemptions:
-        rig.step()
+    rig.run_until_preempted("pair")
     assert len(rig.ids("pair", 0)) > 3
     return rig
 

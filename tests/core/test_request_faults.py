@@ -133,9 +133,8 @@ def test_h11_an_abort_gives_pages_and_rows_back_at_once_wherever_the_request_sta
     rig.end("r2")  # waits
     rig.end("r1")  # in the middle of its prompt
     assert rig.scheduler.num_running == 1 and rig.cache.num_used == 3
-    rig.add(X[:9], 8)
-    while not rig.metrics["r3"].num_preemptions:
-        rig.step()
+    rig.add(X[4:13], 8)
+    rig.run_until_preempted("r3")
     rig.end("r3")  # preempted
     assert not rig.scheduler.waiting
     rig.end("r0")  # decodes

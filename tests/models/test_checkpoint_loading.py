@@ -48,7 +48,7 @@ def test_fused_and_stacked_arrays_hold_the_tensors_of_the_file():
     v = tensors["model.layers.2.self_attn.v_proj.weight"].reshape(2, 12, 40)
     np.testing.assert_array_equal(qkv[2, :, 3], v)
     gate_up = params["layers"]["mlp"]["gate_up"]["kernel"]
-    np.testing.assert_array_equal(gate_up[0, 1], tensors["model.layers.0.mlp.up_proj.weight"])
+    np.testing.assert_array_equal(gate_up[0, :, 1], tensors["model.layers.0.mlp.up_proj.weight"])
     np.testing.assert_array_equal(params["head"]["kernel"], tensors["lm_head.weight"])
 
 

@@ -75,4 +75,4 @@ def test_writes_and_copies_lower_for_cuda_into_one_aliased_launch_each(page_size
     copy = lowered(lambda kv, src, dst: copy_pages(kv, src, dst), kv, shaped(4), shaped(4), donate=0)
     for text in (write, copy):
         assert text.count("__gpu$xla.gpu.triton") == 1
-        assert text.count("output_operand_alias") == 2
+        assert text.count("#stablehlo.output_operand_alias<") == 2

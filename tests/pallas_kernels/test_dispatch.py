@@ -118,8 +118,8 @@ def test_tuning_that_an_implementation_lacks_is_refused_and_not_ignored():
         ragged_paged_attention(*case.ragged, implementation="xla", tuning=RaggedTuning(num_warps=8))
     with pytest.raises(NotImplementedError, match="nothing to tune"):
         paged_attention(*case.decode, implementation="reference", tuning=DecodeTuning())
+    tuning = DecodeTuning(block_tokens=48)
     with pytest.raises(ValueError, match="block_tokens=48"):
-        tuning = DecodeTuning(block_tokens=48)
         paged_attention(*case.decode, implementation="triton", interpret=True, tuning=tuning)
 
 

@@ -1,0 +1,68 @@
+"""The default model answers as Hugging Face's does, whatever the pages, the company, the chunks and the pool.
+
+The goldens are greedy ids in float32 (see tests/golden). Where ours may differ at all is a tie: see `compare`.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jpaged import LLM, SamplingParams
+
+pytestmark = pytest.mark.slow
+
+GOLDENS = json.loads((Path(__file__).parents[1] / "fixtures" / "smollm2_greedy.json").read_text())["prompts"]
+PROMPTS = [golden["prompt_ids"] for golden in GOLDENS]
+TIE = 1e-4
+
+
+def engine(**options) -> LLM:
+    return LLM("smollm2-135m", **{"max_model_len": 128, "max_num_seqs": 16, "kv_memory": "128MiB", **options})
+
+
+def greedy(llm: LLM, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    llm.engine.scheduler.check()
+    assert llm.stats()["pages_free"] == llm.stats()["pages_total"]
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def compare(ours: list[list[int]], max_tokens: int) -> None:
+    """Assert equality with the goldens; no step of them is so close a tie that another id could be right."""
+    assert min(margin for golden in GOLDENS for margin in golden["margins"]) > TIE
+    assert ours == [golden["output_ids"][:max_tokens] for golden in GOLDENS[: len(ours)]]
+
+
+def test_greedy_ids_equal_hugging_face_for_ten_prompts_of_64_tokens():
+    assert len(PROMPTS) >= 8
+    assert all(len(prompt) == 64 for prompt in PROMPTS)
+    compare(greedy(engine(), PROMPTS, 64), 64)
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4, 8, 32, 64, 128])
+def test_greedy_ids_are_the_same_for_every_page_size(page_size):
+    compare(greedy(engine(page_size=page_size, max_num_seqs=4), PROMPTS[:4], 24), 24)
+
+
+def test_greedy_ids_are_the_same_alone_and_in_a_batch_of_16():
+    llm = engine()
+    batch = greedy(llm, (PROMPTS + PROMPTS)[:16], 24)
+    compare(batch[:10], 24)
+    assert batch[10:] == batch[:6]
+    assert llm.stats()["num_running_peak"] == 16
+    llm.reset_prefix_cache()
+    compare([greedy(llm, [prompt], 24)[0] for prompt in PROMPTS[:4]], 24)
+
+
+@pytest.mark.parametrize("chunk", [8, 64, None])
+def test_greedy_ids_are_the_same_for_every_chunk(chunk):
+    llm = engine(max_num_seqs=8, long_prefill_token_threshold=chunk)
+    compare(greedy(llm, PROMPTS[:4], 16), 16)
+
+
+def test_greedy_ids_are_the_same_when_requests_are_preempted():
+    llm = engine(num_pages=26, kv_memory=None, page_size=8, watermark=0.0)
+    compare(greedy(llm, PROMPTS, 40), 40)
+    assert llm.stats()["num_preemptions_recompute"] >= 3
