@@ -117,7 +117,7 @@ def load_engine(options: EngineOptions) -> LoadedEngine:
     model_config = load_config(source)
     if options.max_model_len is None:
         # Two tokens at least, so that a pool that holds less is refused by its own name.
-        length = max(2, min(model_config.max_position_embeddings, _explicit_room(cache)))
+        length = max(2, min(model_config.max_length, _explicit_room(cache)))
         scheduler = dataclasses.replace(scheduler, max_model_len=length)
     config = EngineConfig(
         model_name=options.model,

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from jpaged.core.sampling_params import SamplingParams
 
-
 # Sequences of small integers, but hardly meant as ids.
 _BYTES = bytes | bytearray | memoryview
 

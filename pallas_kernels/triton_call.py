@@ -20,7 +20,6 @@ from jaxtyping import Array, Int
 # is lowered, long after `call` has returned, hence a filter for the process.
 warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
 
-LOG2_E = 1.4426950408889634
 SMALLEST_DOT = 16
 
 

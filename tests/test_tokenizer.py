@@ -1,6 +1,6 @@
-"""jpaged.tokenizer: Hugging Face folders and GGUF files made here, and SmolLM2's own file where it has been fetched.
+"""jpaged.tokenizer: Hugging Face folders and GGUF files made here, and SmolLM2's own file.
 
-Promises: nothing is fetched; a test that needs the real file is skipped where it is absent.
+Promises: nothing is fetched but the default model's file, by the tests that need it.
 Must not know: models. The expected ids of SmolLM2 are in fixtures/smollm2_tokenizer.json.
 """
 
@@ -19,7 +19,6 @@ from tokenizers import decoders, models, pre_tokenizers
 from jpaged import gguf_tokenizer
 from jpaged.text_stream import TextStream
 from jpaged.tokenizer import Tokenizer, load_tokenizer
-from models.catalog import cached
 
 GOLDENS = json.loads((Path(__file__).parent / "fixtures" / "smollm2_tokenizer.json").read_text(encoding="utf-8"))
 
@@ -406,14 +405,6 @@ def test_a_gguf_file_of_another_version_or_byte_order_is_refused(tmp_path: Path)
 
 
 # --- SmolLM2 --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def smollm2_path() -> Path:
-    path = cached("smollm2-135m")
-    if path is None:
-        pytest.skip(f"{GOLDENS['model']} has not been fetched")
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -60,10 +60,7 @@ def throughput(
     llm = LLM(**pick(options, ENGINE_FIELDS))
     limits = (llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len)
     if dataset_path is not None:
-        requests = workload.read_csv(dataset_path, *limits)
-        if num_prompts is not None and num_prompts > len(requests):
-            raise ValueError(f"num_prompts={num_prompts}: {dataset_path} has {len(requests)} requests; ask for fewer")
-        requests = requests[:num_prompts]
+        requests = workload.read_csv(dataset_path, *limits, num_prompts)
     else:
         requests = workload.fixed(num_prompts or 16, input_len, output_len, *limits)
     result = measure.throughput(llm, requests, n=n, num_warmups=num_warmups, temperature=temperature)

@@ -10,6 +10,7 @@ import random
 import re
 import reprlib
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 COLUMNS = ("prompt_tokens", "output_tokens")
@@ -26,20 +27,29 @@ class BenchRequest:
     output_tokens: int
 
 
-def read_csv(path: Path, vocab_size: int, seed: int, max_model_len: int) -> list[BenchRequest]:
-    """The requests of a CSV with the columns prompt_tokens and output_tokens. Raises ValueError naming the line."""
+def read_csv(
+    path: Path, vocab_size: int, seed: int, max_model_len: int, num_prompts: int | None = None
+) -> list[BenchRequest]:
+    """The first `num_prompts` requests (None: all) of a CSV with the columns prompt_tokens and output_tokens.
+
+    Raises ValueError naming the line. Lines after the last one wanted are not looked at.
+    """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             if reader.fieldnames is None or not set(COLUMNS) <= set(reader.fieldnames):
                 raise ValueError(f"{path}: needs the columns {' and '.join(COLUMNS)}, has {reader.fieldnames}")
-            lengths = [_lengths(row, f"{path}, line {reader.line_num}", max_model_len) for row in reader]
+            lengths = [
+                _lengths(row, f"{path}, line {reader.line_num}", max_model_len) for row in islice(reader, num_prompts)
+            ]
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; check the path") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is no CSV in UTF-8: {error}") from None
     if not lengths:
         raise ValueError(f"{path}: has no requests; add a line with {' and '.join(COLUMNS)}")
+    if num_prompts is not None and len(lengths) < num_prompts:
+        raise ValueError(f"num_prompts={num_prompts}: {path} has {len(lengths)} requests; ask for fewer")
     return _draw(lengths, vocab_size, seed)
 
 

@@ -16,11 +16,12 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import triton_call
+from pallas_kernels import online_softmax, triton_call
 from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.products import precision_of
-from pallas_kernels.scores import MASKED, ScoreRule
+from pallas_kernels.scores import ScoreRule
 
 
 def paged_attention(
@@ -81,7 +82,7 @@ def _sizes(
 
 def _merge(out: Float[Array, "B X N H"], log_total: Float[Array, "B X N"]) -> Float[Array, "B N H"]:
     # A split that saw nothing has log_total MASKED, hence weight 0, unless all are such: then every `out` is 0.
-    weight = jnp.exp2(log_total - log_total.max(axis=1, keepdims=True))
+    weight = jnp.exp(log_total - log_total.max(axis=1, keepdims=True))
     weight = weight / weight.sum(axis=1, keepdims=True)
     return (out * weight[..., None]).sum(axis=1)
 
@@ -119,8 +120,7 @@ def _attend_split(
     dtype = jnp.promote_types(q_ref.dtype, k_ref.dtype)
     dot = partial(plgpu.dot, precision=precision_of(dtype))
 
-    def body(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        peak, total, out = state
+    def body(i: Array, state: SoftmaxState) -> SoftmaxState:
         token = first + i * block + jnp.arange(block)
         inside = token < end
         page = plgpu.load(table_ref.at[row, token // page_size], mask=inside, other=0)
@@ -128,27 +128,19 @@ def _attend_split(
         loaded = inside[:, None] & (dim < head_dim)[None, :]
         keys = plgpu.load(k_ref.at[slot], mask=loaded, other=0.0)
         product = dot(query.astype(dtype), keys.astype(dtype).T)
-        score = rule.score(product, (length - 1 - token)[None, :], slope) * triton_call.LOG2_E
-        score = jnp.where(inside[None, :], score, MASKED)
-        new_peak = jnp.maximum(peak, score.max(axis=1))
-        decay = jnp.exp2(peak - new_peak)
-        weight = jnp.where(inside[None, :], jnp.exp2(score - new_peak[:, None]), 0.0)
-        values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
-        out = out * decay[:, None] + dot(weight.astype(dtype), values.astype(dtype))
-        return new_peak, total * decay + weight.sum(axis=1), out
+        score = rule.score(product, (length - 1 - token)[None, :], slope)
 
-    start = (
-        jnp.full(member.shape, MASKED, jnp.float32),
-        jnp.zeros(member.shape, jnp.float32),
-        jnp.zeros((member.shape[0], dim.shape[0]), jnp.float32),
-    )
-    peak, total, out = lax.fori_loop(0, jnp.maximum(pl.cdiv(end - first, block), 0), body, start)
-    seen = total > 0
-    safe_total = jnp.where(seen, total, 1.0)
-    out = jnp.where(seen[:, None], out / safe_total[:, None], 0.0)
-    plgpu.store(out_ref.at[row, split, head[:, None], dim[None, :]], out.astype(out_ref.dtype), mask=live)
-    log_total = jnp.where(seen, peak + jnp.log2(safe_total), MASKED)
-    plgpu.store(log_total_ref.at[row, split, head], log_total, mask=member < group)
+        def weigh(weight: Array) -> Array:
+            values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
+            return dot(weight.astype(dtype), values.astype(dtype))
+
+        return online_softmax.absorb(state, score, inside[None, :], weigh)
+
+    start = online_softmax.start(member.shape, dim.shape[0])
+    state = lax.fori_loop(0, jnp.maximum(pl.cdiv(end - first, block), 0), body, start)
+    out = online_softmax.finish(state).astype(out_ref.dtype)
+    plgpu.store(out_ref.at[row, split, head[:, None], dim[None, :]], out, mask=live)
+    plgpu.store(log_total_ref.at[row, split, head], online_softmax.log_total(state), mask=member < group)
 
 
 def _range_of_split(length: Array, split: Array, splits: int, block: int, rule: ScoreRule) -> tuple[Array, Array]:

@@ -16,12 +16,13 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import triton_call
+from pallas_kernels import online_softmax, triton_call
 from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.products import precision_of
 from pallas_kernels.ragged_paged_attention.rows import place_blocks, place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
-from pallas_kernels.scores import MASKED, ScoreRule
+from pallas_kernels.scores import ScoreRule
 
 
 def ragged_paged_attention(
@@ -131,8 +132,7 @@ def _attend_block(
     dtype = jnp.promote_types(q_ref.dtype, k_ref.dtype)
     dot = partial(plgpu.dot, precision=precision_of(dtype))
 
-    def body(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        peak, total, out = state
+    def body(i: Array, state: SoftmaxState) -> SoftmaxState:
         token = first + i * block_tokens + jnp.arange(block_tokens)
         inside = token < end
         page = plgpu.load(table_ref.at[row, token // page_size], mask=inside, other=0)
@@ -141,21 +141,14 @@ def _attend_block(
         keys = plgpu.load(k_ref.at[slot], mask=loaded, other=0.0)
         product = dot(query.astype(dtype), keys.astype(dtype).T)
         distance = query_position[:, None] - token[None, :]
-        visible = rule.visible(distance) & inside[None, :]
-        score = jnp.where(visible, rule.score(product, distance, slope) * triton_call.LOG2_E, MASKED)
-        new_peak = jnp.maximum(peak, score.max(axis=1))
-        decay = jnp.exp2(peak - new_peak)
-        weight = jnp.where(visible, jnp.exp2(score - new_peak[:, None]), 0.0)
-        values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
-        out = out * decay[:, None] + dot(weight.astype(dtype), values.astype(dtype))
-        return new_peak, total * decay + weight.sum(axis=1), out
+        score = rule.score(product, distance, slope)
 
-    start = (
-        jnp.full(lane.shape, MASKED, jnp.float32),
-        jnp.zeros(lane.shape, jnp.float32),
-        jnp.zeros((lane.shape[0], dim.shape[0]), jnp.float32),
-    )
-    _, total, out = lax.fori_loop(0, jnp.maximum(pl.cdiv(end - first, block_tokens), 0), body, start)
-    seen = (total > 0)[:, None]
-    out = jnp.where(seen, out / jnp.where(seen, total[:, None], 1.0), 0.0)
-    plgpu.store(out_ref.at[place], out.astype(out_ref.dtype), mask=live)
+        def weigh(weight: Array) -> Array:
+            values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
+            return dot(weight.astype(dtype), values.astype(dtype))
+
+        return online_softmax.absorb(state, score, rule.visible(distance) & inside[None, :], weigh)
+
+    start = online_softmax.start(lane.shape, dim.shape[0])
+    state = lax.fori_loop(0, jnp.maximum(pl.cdiv(end - first, block_tokens), 0), body, start)
+    plgpu.store(out_ref.at[place], online_softmax.finish(state).astype(out_ref.dtype), mask=live)
