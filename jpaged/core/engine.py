@@ -150,13 +150,16 @@ class Engine:
     def _check(self, request: Request) -> int:
         if request.request_id in self._groups:
             raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
-        limit = self.limits.max_num_waiting
-        waiting = sum(len(group.sequences) for group in self.scheduler.waiting)
-        if limit is not None and request.params.n > limit:
-            raise ValueError(f"n={request.params.n}: at most max_num_waiting={limit} sequences may wait; lower n")
-        if limit is not None and waiting + request.params.n > limit:
-            raise ValueError(f"{waiting} sequences wait already: at most max_num_waiting={limit} may; try again later")
+        if self.limits.max_num_waiting is not None:
+            self._check_queue(request.params.n, self.limits.max_num_waiting)
         return check_request(request, self.limits)
+
+    def _check_queue(self, n: int, limit: int) -> None:
+        if n > limit:
+            raise ValueError(f"n={n}: at most max_num_waiting={limit} sequences may wait; lower n")
+        waiting = sum(len(group.live) for group in self.scheduler.waiting)
+        if waiting + n > limit:
+            raise ValueError(f"{waiting} sequences wait already: at most max_num_waiting={limit} may; try again later")
 
     def _forget_if_finished(self, group: SequenceGroup) -> None:
         if group.finished:

@@ -262,6 +262,7 @@ class Rig:
         assert plan.rows or self._pending, "a step computes nothing"
         assert plan.num_tokens <= config.max_num_batched_tokens
         assert len(plan.rows) <= config.max_num_seqs and len(plan.samples) <= config.max_num_seqs
+        assert not (plan.preempted and plan.admitted), "what a preemption gave back went to a newcomer"
         live = {s.row_slot: s for group in self.scheduler.running for s in group.live}
         assert len({row.row_slot for row in plan.rows}) == len(plan.rows), "a sequence is scheduled twice"
         for slot, start, num_tokens in plan.rows:

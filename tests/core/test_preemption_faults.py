@@ -76,6 +76,18 @@ def test_what_a_resumed_request_finds_of_its_own_is_found() -> None:
     assert rig.metrics[late].num_preemptions > 0 and rig.stats["prefix_hit_tokens_resumed"] > 0
 
 
+def test_a_sequence_that_is_alone_in_its_group_replays_prompt_and_outputs_in_one_step() -> None:
+    rig = Rig(9, 4, prefix_caching=False)
+    rig.add(X[:10], 11)
+    late = rig.add(Y[:12], 11)
+    rig.run_until_preempted(late)
+    known = 12 + len(rig.ids(late))
+    while not rig.executor.plans[-1].admitted:
+        rig.step()
+    assert known > 13 and known in [row.num_tokens for row in rig.executor.plans[-1].rows]
+    rig.run()
+
+
 def resumed_siblings() -> Rig:
     """A group of two with a prompt that ends within a page, preempted after its outputs have filled that page."""
     rig = Rig(10, 4, max_num_seqs=4)

@@ -32,7 +32,7 @@ def test_a_table_narrower_than_a_chunk_is_read_no_further_than_its_width(fast_ru
     assert_right(paged_attention(*case.decode, layer=LAYER, **fast_run), expected(case))
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_garbage_in_unfilled_slots_leaves_no_trace(fast_run, poison):
     """F1, F2, E5: partial and full last pages, with NaN or infinity in every slot that no row owns."""
     poisoned, clean = (build_case([6, 8, 1], page_size=4, garbage=[value]) for value in (poison, 0.0))
@@ -79,7 +79,7 @@ def test_every_query_head_reads_the_kv_head_of_its_group(fast_run, num_kv_heads,
 
 
 @pytest.mark.parametrize("head_dim", [8, 80, pytest.param(128, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)])
 def test_sixteen_bit_pools_are_summed_in_float32(fast_run, dtype, head_dim):
     case = build_case([40, 7], dtype=dtype, head_dim=head_dim)
     out = paged_attention(*case.decode, layer=LAYER, **fast_run)
@@ -135,6 +135,7 @@ def test_a_pool_of_one_layer_may_have_four_axes(run):
     assert_right(out, expected(case))
 
 
+@pytest.mark.slow
 def test_xla_gives_a_row_the_same_bits_whatever_its_company():
     """F11: same chunks, same order of sums, among rows of any length, in batches of 8, 16 and 30 rows."""
     rows = []
@@ -169,6 +170,7 @@ def test_xla_gives_the_same_bits_for_every_page_size():
         np.testing.assert_array_equal(out, outs[0])
 
 
+@pytest.mark.slow
 def test_splits_and_tile_sizes_change_nothing_but_rounding():
     case = build_case([70, 1, 33, 0], page_size=4)
     for tuning in (DecodeTuning(splits=1), DecodeTuning(splits=8, block_tokens=16), DecodeTuning(block_tokens=128)):

@@ -27,6 +27,7 @@ def test_xla_block_and_chunk_boundaries_are_invisible(count):
     assert_right(ragged_paged_attention(*case.ragged, layer=LAYER, implementation="xla"), expected(case))
 
 
+@pytest.mark.slow
 def test_prefill_in_chunks_gives_what_prefill_at_once_gives(fast_run):
     """E3: every split of 13 tokens into two chunks."""
     whole = build_case([13], [13])
@@ -48,7 +49,7 @@ def test_rows_of_one_query_give_what_decode_gives(run):
     np.testing.assert_allclose(out, paged_attention(*case.decode, layer=LAYER, **run), atol=1e-6)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_garbage_in_unfilled_slots_leaves_no_trace(fast_run, poison):
     """F1, F2, E5: with NaN or infinity in every slot that no row owns, the null page included."""
     poisoned, clean = (
@@ -122,6 +123,7 @@ def test_the_layer_may_be_traced(run):
     assert_right(out, expected(case))
 
 
+@pytest.mark.slow
 def test_block_sizes_change_nothing_but_rounding():
     case = build_case([70, 1, 33, 0], [40, 1, 33, 0], page_size=4)
     for tuning in (RaggedTuning(block_queries=4, block_tokens=16), RaggedTuning(block_queries=32, num_warps=8)):
@@ -132,6 +134,7 @@ def test_block_sizes_change_nothing_but_rounding():
     assert_right(out, expected(case))
 
 
+@pytest.mark.slow
 def test_xla_gives_the_same_bits_for_every_page_size():
     outs = []
     for page_size in (1, 3, 16, 256):
