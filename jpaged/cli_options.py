@@ -131,14 +131,14 @@ class UserErrorGroup(click.Group):
         try:
             return super().make_context(*args, **extra)
         except click.UsageError as error:
-            raise _one_line(error) from error
+            raise _one_line(error, "jpaged") from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _one_line(error) from error
+            raise _one_line(error, f"{ctx.command_path} {ctx.invoked_subcommand or ''}".rstrip()) from error
         except (ValueError, NotImplementedError) as error:
             raise UserError(" ".join(str(error).split())) from error
         except BrokenPipeError:
@@ -147,11 +147,12 @@ class UserErrorGroup(click.Group):
             ctx.exit(1)
 
 
-def _one_line(error: click.UsageError) -> click.ClickException:
+def _one_line(error: click.UsageError, command: str) -> click.ClickException:
     """A wrong flag or command without the usage lines; a command without arguments still shows its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
-    command = error.ctx.command_path if error.ctx is not None else "jpaged"
+    if error.ctx is not None:
+        command = error.ctx.command_path
     return UserError(f"{' '.join(error.format_message().split())} (see {command} --help)")
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from models.config import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
+SCHEDULING_POLICIES = ("fcfs", "priority")
+PREEMPTION_MODES = ("recompute", "swap", "auto")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 
@@ -20,11 +22,13 @@ LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 class CacheConfig:
     """The page pool: `num_pages` usable pages of `page_size` tokens (None: sized later from memory).
 
+    `num_host_pages`: pages of the host pool that preempted sequences are swapped to; 0 is none.
     `watermark`: the fraction of the pool that an admission leaves available while others run.
     """
 
     page_size: int = 16
     num_pages: int | None = None
+    num_host_pages: int = 0
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
     watermark: float = 0.01
@@ -33,6 +37,7 @@ class CacheConfig:
         require_int("page_size", self.page_size, 1, 256)
         if self.num_pages is not None:
             require_int("num_pages", self.num_pages, 1, None)
+        require_int("num_host_pages", self.num_host_pages, 0, None)
         require_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *DTYPES))
         require_bool("enable_prefix_caching", self.enable_prefix_caching)
         require_fraction("watermark", self.watermark)
@@ -44,12 +49,23 @@ class SchedulerConfig:
 
     `max_num_seqs` sequences run at once; a step computes at most `max_num_batched_tokens` tokens, of one prompt at
     most `long_prefill_token_threshold` (None: no bound of its own). `max_model_len` bounds prompt + output.
+    `scheduling_policy`: "fcfs" or "priority". `preemption_mode`: "recompute", "swap" or "auto", the paper's rule:
+    recompute a single sequence, swap several; where the host pool has no room, recompute.
+    `admission_policy` ("in_order", "longest_prefix"), `victim_policy` ("last") and `eviction_policy` ("lru") may also
+    be the import path "package.module:name" of a user's own (see core/policy.py). Whatever the admission policy
+    chooses, the first waiting group is overtaken at most `max_overtakes` times.
     """
 
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 512
     max_model_len: int = 2048
     long_prefill_token_threshold: int | None = None
+    scheduling_policy: str = "fcfs"
+    preemption_mode: str = "auto"
+    admission_policy: str = "in_order"
+    victim_policy: str = "last"
+    eviction_policy: str = "lru"
+    max_overtakes: int = 16
 
     def __post_init__(self) -> None:
         require_int("max_num_seqs", self.max_num_seqs, 1, 4096)
@@ -57,6 +73,11 @@ class SchedulerConfig:
         require_int("max_model_len", self.max_model_len, 2, None)
         if self.long_prefill_token_threshold is not None:
             require_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 1, None)
+        require_choice("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
+        require_choice("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        for name in ("admission_policy", "victim_policy", "eviction_policy"):
+            require_text(name, getattr(self, name))
+        require_int("max_overtakes", self.max_overtakes, 0, None)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens}: must be at least max_num_seqs="

@@ -11,8 +11,8 @@ import reprlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from jpaged.core.request import CompletionDelta, FinishReason, Request, RequestOutput
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.request import CompletionDelta, FinishReason, Request, RequestOutput, beam_params
+from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.loading import DEFAULT_MODEL, EngineOptions, load_engine
 from jpaged.prompts import Prompt, match_params, parse_prompts
 from jpaged.responses import Response
@@ -77,6 +77,40 @@ class LLM:
         next(stream)
         return stream  # pyright: ignore[reportReturnType]
 
+    def beam_search(self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = True) -> list[RequestOutput]:
+        """The `beam_width` best hypotheses of each prompt, the best first in `outputs`, as Hugging Face finds them.
+
+        The beams of a prompt share its pages, and those of every prefix that they have in common. `prompts` as for
+        `generate`. Raises ValueError, before anything runs, if any of them cannot be served.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise ValueError(f"params={reprlib.repr(params)}: give a BeamSearchParams")
+        responses = self._add(prompts, params)
+        try:
+            self._run(responses, use_tqdm)
+        finally:
+            self._drop(responses)
+        return [response.result() for response in responses]
+
+    def pin_prefix(self, name: str, prompt: Any) -> int:
+        """Compute the KV of a prefix that many prompts will begin with, and hold its full pages until `unpin_prefix`.
+
+        Returns how many of its tokens are held: a multiple of the page size. Raises ValueError.
+        """
+        cache = self.engine.scheduler.cache
+        cache.check_pin(name)
+        encode = None if self.tokenizer is None else self.tokenizer.encode
+        prompts = parse_prompts(prompt, encode)
+        if len(prompts) != 1:
+            raise ValueError(f"prompt has {len(prompts)} entries: a pinned prefix is one prompt")
+        ids = list(prompts[0].token_ids)
+        self.generate([ids], SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True), use_tqdm=False)
+        return cache.pin(name, tuple(ids))
+
+    def unpin_prefix(self, name: str) -> None:
+        """Let go of a pinned prefix; it stays cached until its pages are needed. Raises ValueError."""
+        self.engine.scheduler.cache.unpin(name)
+
     def chat(
         self,
         messages: Messages | Sequence[Messages],
@@ -132,8 +166,11 @@ class LLM:
     def _add(self, prompts: Any, sampling_params: Any) -> list[Response]:
         encode = None if self.tokenizer is None else self.tokenizer.encode
         parsed = parse_prompts(prompts, encode)
+        beam = sampling_params if isinstance(sampling_params, BeamSearchParams) else None
+        if beam is not None:
+            sampling_params = beam_params(beam, len(self.config.model.eos_token_ids))
         params = match_params(sampling_params, len(parsed))
-        requests = [self._request(i, *pair) for i, pair in enumerate(zip(parsed, params, strict=True))]
+        requests = [self._request(i, *pair, beam) for i, pair in enumerate(zip(parsed, params, strict=True))]
         for i, request in enumerate(requests):
             try:
                 self._check(request)
@@ -153,12 +190,13 @@ class LLM:
             raise ValueError("stop strings need text, and this model has no tokenizer: use stop_token_ids")
         self.engine.check(request)
 
-    def _request(self, offset: int, prompt: Prompt, params: SamplingParams) -> Request:
+    def _request(self, offset: int, prompt: Prompt, params: SamplingParams, beam: BeamSearchParams | None) -> Request:
         number = self._num_requests + offset
         return Request(
             request_id=str(number),
             prompt_token_ids=prompt.token_ids,
             params=params,
+            beam=beam,
             seed=derive_seed(self.config.seed, number) if params.seed is None else params.seed,
             arrival=self.engine.clock.now(),
             prompt=prompt.text,

@@ -54,6 +54,14 @@ class EngineOptions:
     long_prefill_token_threshold: int | None = None
     enable_prefix_caching: bool = True
     watermark: float = 0.01
+    num_host_pages: int | None = None
+    swap_space: int | str | None = None
+    scheduling_policy: str = "fcfs"
+    preemption_mode: str = "auto"
+    admission_policy: str = "in_order"
+    victim_policy: str = "last"
+    eviction_policy: str = "lru"
+    max_overtakes: int = 16
     tensor_parallel_size: int = 1
     seed: int = 0
     attention_implementation: str | None = None
@@ -102,14 +110,22 @@ def load_engine(options: EngineOptions) -> LoadedEngine:
         num_pages=options.num_pages,
         kv_cache_dtype=options.kv_cache_dtype,
         enable_prefix_caching=options.enable_prefix_caching,
+        num_host_pages=options.num_host_pages or 0,
         watermark=options.watermark,
     )
     scheduler = SchedulerConfig(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
         long_prefill_token_threshold=options.long_prefill_token_threshold,
-        **({} if options.max_model_len is None else {"max_model_len": options.max_model_len}),
+        scheduling_policy=options.scheduling_policy,
+        preemption_mode=options.preemption_mode,
+        admission_policy=options.admission_policy,
+        victim_policy=options.victim_policy,
+        eviction_policy=options.eviction_policy,
+        max_overtakes=options.max_overtakes,
     )
+    if options.max_model_len is not None:
+        scheduler = dataclasses.replace(scheduler, max_model_len=options.max_model_len)
     parallel = ParallelConfig(tensor_parallel_size=options.tensor_parallel_size)
     from models import load_config, resolve_source
 
@@ -148,6 +164,7 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
     use_persistent_cache()
     device = jax.devices()[0]
     implementation = _resolve_attention(options.attention_implementation, device.platform)
+    _check_weights_fit(config, device)
     tokenizer = _load_tokenizer(options, source)
     params = jax.device_put(load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed))
     config = _size_pool(options, config, device)
@@ -191,6 +208,21 @@ def _resolve_attention(wanted: str | None, platform: str) -> str:
     return name
 
 
+def _check_weights_fit(config: EngineConfig, device: Any) -> None:
+    """Raise ValueError if the weights are more than the free memory: loading them would end the process, or others."""
+    import jax.numpy as jnp
+
+    from jpaged.runtime.memory import free_memory
+
+    need = config.model.num_params * jnp.dtype(config.dtype).itemsize
+    free, where, _ = free_memory(device)
+    if free is not None and need > free:
+        raise ValueError(
+            f"model={config.model_name!r}: its weights take {need / 2**30:.1f} GiB in {config.dtype}, "
+            f"{free / 2**30:.1f} GiB are free on the {where}; use a smaller model or dtype"
+        )
+
+
 def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
     from jpaged.tokenizer import has_tokenizer, load_tokenizer
 
@@ -232,6 +264,18 @@ def _size_pool(options: EngineOptions, config: EngineConfig, device: Any) -> Eng
         "pool: %d pages of %d tokens, %.0f MiB (%s)",
         size.num_pages, config.cache.page_size, (size.num_pages + 1) * page_bytes / 2**20, size.reason,
     )  # fmt: skip
-    return dataclasses.replace(
-        config, cache=dataclasses.replace(config.cache, num_pages=size.num_pages), scheduler=scheduler
+    cache = dataclasses.replace(
+        config.cache, num_pages=size.num_pages, num_host_pages=_num_host_pages(options, page_bytes)
     )
+    return dataclasses.replace(config, cache=cache, scheduler=scheduler)
+
+
+def _num_host_pages(options: EngineOptions, page_bytes: int) -> int:
+    """Pages of the host pool, from a count or from bytes; none unless asked for. Raises ValueError."""
+    from jpaged.runtime.memory import parse_bytes
+
+    if options.swap_space is None:
+        return options.num_host_pages or 0
+    if options.num_host_pages is not None:
+        raise ValueError("num_host_pages and swap_space both size the host pool; give one of them")
+    return parse_bytes(options.swap_space, "swap_space") // page_bytes

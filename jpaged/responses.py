@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from jpaged.core.output import SequenceDelta, TokenLogprobs
+from jpaged.core.output import Hypothesis, SequenceDelta, TokenLogprobs
 from jpaged.core.request import (
     CompletionDelta,
     CompletionOutput,
@@ -34,7 +34,6 @@ class Response:
     """The outputs of one request in the making. `pending` holds the deltas that nobody has taken yet."""
 
     def __init__(self, request: Request, prompt_index: int, decoder: TextDecoder | None) -> None:
-        params = request.params
         self.request = request
         self.prompt_index = prompt_index
         self.pending: deque[CompletionDelta] = deque()
@@ -46,12 +45,12 @@ class Response:
                 index=i,
                 text="",
                 token_ids=[],
-                logprobs=None if params.logprobs is None else [],
-                cumulative_logprob=None if params.logprobs is None else 0.0,
+                logprobs=[] if self._wants_logprobs else None,
+                cumulative_logprob=0.0 if self._wants_logprobs else None,
             )
-            for i in range(params.n)
+            for i in range(request.width)
         ]
-        self._streams = [self._text_stream() for _ in range(params.n)]
+        self._streams = [self._text_stream() for _ in range(request.width)]
 
     @property
     def finished(self) -> bool:
@@ -63,6 +62,8 @@ class Response:
         output, stream = self.outputs[delta.index], self._streams[delta.index]
         if output.finish_reason is not None:
             return None
+        if delta.hypothesis is not None:
+            return self._take_hypothesis(output, delta.hypothesis)
         if delta.prompt_logprobs is not None:
             self._prompt_logprobs = self._prompt_entries(delta.prompt_logprobs)
         text, stopped = "", None
@@ -124,6 +125,33 @@ class Response:
             prompt_logprobs=self._all_prompt_logprobs(),
             num_cached_tokens=self.metrics.num_cached_tokens if self.metrics else 0,
             metrics=self.metrics,
+        )
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        # Beams are chosen by logprobs, but the user did not ask for those.
+        return self.request.params.logprobs is not None and self.request.beam is None
+
+    def _take_hypothesis(self, output: CompletionOutput, hypothesis: Hypothesis) -> None:
+        """A finished beam, whole: nothing of it was shown before, for it might have lost."""
+        stream = self._streams[output.index]
+        ids = hypothesis.token_ids
+        stopped = hypothesis.finish_reason is FinishReason.STOP
+        hidden = stopped and not self.request.params.include_stop_str_in_output
+        if stream is not None:
+            output.text = "".join(stream.push(token) for token in (ids[:-1] if hidden else ids)) + stream.finish()
+        output.token_ids = list(ids)
+        output.cumulative_logprob = hypothesis.cumulative_logprob
+        output.finish_reason = str(hypothesis.finish_reason)
+        self.pending.append(
+            CompletionDelta(
+                request_id=self.request.request_id,
+                prompt_index=self.prompt_index,
+                index=output.index,
+                text=output.text,
+                token_ids=ids,
+                finish_reason=output.finish_reason,
+            )
         )
 
     def _text_stream(self) -> TextStream | None:

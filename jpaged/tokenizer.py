@@ -156,7 +156,7 @@ class Tokenizer:
         try:
             text = self._hf.apply_chat_template(chat, tokenize=False, add_generation_prompt=add_generation_prompt, **kw)
         except Exception as error:  # a template is a program that came with the model: it may raise anything
-            raise ValueError(f"chat template: {error}") from error
+            raise ValueError(f"chat template: {' '.join(str(error).split())}") from error
         return self.encode(cast("str", text), add_special_tokens=False)
 
 

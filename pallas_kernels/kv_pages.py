@@ -12,12 +12,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.quantised import is_quantised
+
+FLOAT_DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+
 
 class KVPages(NamedTuple):
     """The pool: keys and values `[L, P, S, K, H]`, or `[P, S, K, H]` for a single layer.
 
-    `k_scale` and `v_scale`, `[L, P, S, K]` float32, belong to int8 and fp8 pools (one scale a token and head) and
-    are None otherwise. Page 0 is the null page: nobody owns it and its contents are never read into a result.
+    `k_scale` and `v_scale`, `[L, P, S, K]` float32, belong to int8 and fp8 pools (one scale a token and kv head: the
+    key is `k * k_scale`) and are None otherwise. Page 0 is the null page: nobody owns it and its contents are never read into a result.
     """
 
     k: Array
@@ -64,21 +68,30 @@ class KVPages(NamedTuple):
         """The same pool as 5-D arrays."""
         if self.k.ndim == 5:
             return self
-        return self._replace(k=self.k[None], v=self.v[None])
+        return jax.tree.map(lambda array: array[None], self)
 
     def token_rows(self) -> tuple[Float[Array, "R W"], Float[Array, "R W"]]:
         """Keys and values as one row a token slot: R = L * P * S rows of W = K * H elements."""
         width = self.num_kv_heads * self.head_dim
         return self.k.reshape(-1, width), self.v.reshape(-1, width)
 
-    def page_rows(self) -> tuple[Float[Array, "L P E"], Float[Array, "L P E"]]:
-        """Keys and values as one row a page: E = S * K * H elements."""
-        shape = (self.num_layers, self.num_pages, -1)
-        return self.k.reshape(shape), self.v.reshape(shape)
+    def scale_rows(self) -> tuple[Float[Array, "R K"] | None, Float[Array, "R K"] | None]:
+        """The scales of keys and values as one row a token slot, R as in `token_rows`; None where there are none."""
+        if self.k_scale is None or self.v_scale is None:
+            return None, None
+        return self.k_scale.reshape(-1, self.num_kv_heads), self.v_scale.reshape(-1, self.num_kv_heads)
 
-    def replace_rows(self, k: Array, v: Array) -> Self:
-        """A pool of this pool's shape holding `k` and `v`, given in any of the views above."""
-        return self._replace(k=k.reshape(self.k.shape), v=v.reshape(self.v.shape))
+    def by_slot(self) -> Self:
+        """Every array as `[L, P * S, width of a token]`."""
+        return jax.tree.map(lambda array: array.reshape(self.num_layers, self.num_slots, -1), self)
+
+    def by_page(self) -> Self:
+        """Every array as `[L, P, width of a page]`."""
+        return jax.tree.map(lambda array: array.reshape(self.num_layers, self.num_pages, -1), self)
+
+    def shaped_like(self, pool: Self) -> Self:
+        """These arrays, in any of the views above, in the shapes of `pool`."""
+        return jax.tree.map(lambda array, other: array.reshape(other.shape), self, pool)
 
 
 def allocate(
@@ -91,14 +104,20 @@ def allocate(
     *,
     sharding: jax.sharding.Sharding | None = None,
 ) -> KVPages:
-    """A pool of zeros; `num_pages_total` counts the null page."""
+    """A pool of zeros, with scales if `dtype` is int8, float8_e4m3fn or float8_e5m2.
+
+    `num_pages_total` counts the null page. A `sharding` must fit arrays `[L, P, S, K]` too where there are scales.
+    """
     shape = (num_layers, num_pages_total, page_size, num_kv_heads, head_dim)
     if min(shape) < 1:
         raise ValueError(f"every axis of a pool must be at least 1, got [L, P, S, K, H] = {shape}")
-    return KVPages(
-        k=jnp.zeros(shape, dtype, device=sharding),
-        v=jnp.zeros(shape, dtype, device=sharding),
-    )
+    def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return jnp.zeros(shape, dtype, device=sharding)
+
+    pool = KVPages(zeros(shape, dtype), zeros(shape, dtype))
+    if not is_quantised(dtype):
+        return pool
+    return pool._replace(k_scale=zeros(shape[:-1], jnp.float32), v_scale=zeros(shape[:-1], jnp.float32))
 
 
 def first_row_of_layer(kv: KVPages, layer: ArrayLike) -> Int[Array, ""]:
@@ -121,16 +140,27 @@ def rows_of_positions(
 def check_pool(kv: KVPages, layer: ArrayLike = 0) -> None:
     """Nothing, or ValueError when the pool's arrays or a static `layer` do not fit together.
 
-    Raises NotImplementedError for a pool with scales: no kernel reads quantised pages yet.
+    Raises NotImplementedError for a dtype that is not implemented.
     """
     if kv.k.ndim not in (4, 5) or kv.k.shape != kv.v.shape or kv.k.dtype != kv.v.dtype:
         raise ValueError(
             "a pool needs k and v of one shape, [L, P, S, K, H] or [P, S, K, H], and of one dtype; "
             f"got k {kv.k.dtype}{list(kv.k.shape)} and v {kv.v.dtype}{list(kv.v.shape)}"
         )
-    if kv.k_scale is not None or kv.v_scale is not None:
-        raise NotImplementedError("k_scale and v_scale (int8 or fp8 pages) are not implemented; use a float pool")
-    if kv.k.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
-        raise NotImplementedError(f"a pool of {kv.k.dtype} is not implemented; use float32, bfloat16 or float16")
+    if is_quantised(kv.k.dtype):
+        for name, scale in (("k_scale", kv.k_scale), ("v_scale", kv.v_scale)):
+            if scale is None or scale.shape != kv.k.shape[:-1] or scale.dtype != jnp.float32:
+                got = None if scale is None else f"{scale.dtype}{list(scale.shape)}"
+                raise ValueError(
+                    f"a pool of {kv.k.dtype} needs {name}, float32{list(kv.k.shape[:-1])}; got {got}. "
+                    "allocate() makes a pool with its scales"
+                )
+    elif kv.k_scale is not None or kv.v_scale is not None:
+        raise ValueError(f"k_scale and v_scale belong to int8 and fp8 pools; a pool of {kv.k.dtype} has none")
+    elif kv.k.dtype not in FLOAT_DTYPES:
+        raise NotImplementedError(
+            f"a pool of {kv.k.dtype} is not implemented; use float32, bfloat16, float16, int8, float8_e4m3fn or "
+            "float8_e5m2"
+        )
     if isinstance(layer, int) and not 0 <= layer < kv.num_layers:
         raise ValueError(f"layer={layer} is outside the pool, which has {kv.num_layers} layers")

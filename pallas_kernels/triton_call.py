@@ -16,6 +16,8 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
+from pallas_kernels.kv_pages import KVPages
+
 # JAX 0.11 deprecated Pallas on Triton; it still is the backend that covers every NVIDIA GPU. JAX says so when a program
 # is lowered, long after `call` has returned, hence a filter for the process.
 warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
@@ -28,21 +30,25 @@ def call(
     *,
     name: str,
     grid: tuple[int, ...],
-    out_shape: Sequence[jax.ShapeDtypeStruct],
+    out_shape: Sequence[Any],
     num_warps: int,
     num_stages: int,
     interpret: bool,
     aliases: Mapping[int, int] | None = None,
-) -> Callable[..., Sequence[Array]]:
-    """The kernel as a function of arrays that it addresses itself, one program a grid point."""
+) -> Callable[..., Sequence[Any]]:
+    """The kernel as a function of arrays that it addresses itself, one program a grid point.
+
+    An operand or an entry of `out_shape` may be a tree of arrays, such as a pool: the kernel gets a tree of references.
+    `aliases` counts leaves.
+    """
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
 
-    def run(*operands: Array) -> Sequence[Array]:
+    def run(*operands: Any) -> Sequence[Any]:
         return pl.pallas_call(
             kernel,
             grid=grid,
-            in_specs=[anywhere] * len(operands),
-            out_specs=[anywhere] * len(out_shape),
+            in_specs=jax.tree.map(lambda _: anywhere, operands),
+            out_specs=jax.tree.map(lambda _: anywhere, list(out_shape)),
             out_shape=list(out_shape),
             input_output_aliases=dict(aliases or {}),
             compiler_params=plgpu.CompilerParams(num_warps=num_warps, num_stages=num_stages),
@@ -68,3 +74,19 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if size < 1 or power_of_two(size) != size:
             raise ValueError(f"{name}={size} must be a power of two: Triton has no other tile sizes")
+
+
+def check_offsets(kv: KVPages) -> None:
+    """Nothing, or NotImplementedError for a pool whose offsets Pallas' Triton backend would get wrong.
+
+    It counts elements in 32 bits, signed, unless an array is over 4 GiB: right for 2 bytes an element and more, but
+    elements of one byte between 2 and 4 GiB would be read and written before the array.
+    """
+    size = kv.k.size
+    if kv.k.dtype.itemsize == 1 and 2**31 < size <= 2**32:
+        page = kv.num_layers * kv.page_size * kv.num_kv_heads * kv.head_dim
+        raise NotImplementedError(
+            f"implementation='triton' cannot address keys of {kv.k.dtype} between 2 and 4 GiB (this pool's: "
+            f"{size / 2**30:.2f} GiB in {kv.num_pages} pages): its offsets have 32 bits there. "
+            f"Use at most {2**31 // page} pages or at least {2**32 // page + 1}, null page included, or another dtype"
+        )

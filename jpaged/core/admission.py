@@ -23,11 +23,11 @@ class RequestLimits:
     max_num_waiting: int | None = None
 
 
-def check_request(request: Request, limits: RequestLimits) -> int:
+def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) -> int:
     """The total length at which the request's sequences end at the latest.
 
     Raises ValueError if the prompt is empty, too long, has ids that the model lacks, or if its sequences can never
-    be in the pool together.
+    be in the pool together, beside `num_pinned` pages that are never given back.
     """
     _check_ids(request, limits)
     if request.cache_salt is not None and not isinstance(request.cache_salt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -41,18 +41,33 @@ def check_request(request: Request, limits: RequestLimits) -> int:
     max_len = limits.max_model_len
     if params.max_tokens is not None:
         max_len = min(max_len, prompt_len + params.max_tokens)
-    if params.n > limits.max_num_seqs:
-        raise ValueError(f"n={params.n}: at most max_num_seqs={limits.max_num_seqs} sequences run at once; lower n")
+    width = request.width
+    what = "n" if request.beam is None else "beam_width"
+    if width > limits.max_num_seqs:
+        limit = limits.max_num_seqs
+        raise ValueError(f"{what}={width}: at most max_num_seqs={limit} sequences run at once; lower {what}")
+    if request.beam is not None:
+        _check_beam(request, limits)
     # The newest token's KV is written by the next step, so the last one never is.
     each = pages_for(max_len - 1, limits.page_size)
-    shared = prompt_len // limits.page_size if params.n > 1 else 0
-    need = shared + params.n * (each - shared)
-    if need > limits.num_pages:
+    shared = prompt_len // limits.page_size if width > 1 else 0
+    need = shared + width * (each - shared)
+    if need > limits.num_pages - num_pinned:
+        pinned = f", {num_pinned} of them pinned" if num_pinned else ""
         raise ValueError(
-            f"prompt of {prompt_len} tokens, n={params.n}, up to {max_len} tokens each: needs {need} pages, the pool "
-            f"has {limits.num_pages}; lower max_tokens or n, or raise num_pages"
+            f"prompt of {prompt_len} tokens, {what}={width}, up to {max_len} tokens each: needs {need} pages, the pool "
+            f"has {limits.num_pages}{pinned}; lower max_tokens or {what}, or raise num_pages"
         )
     return max_len
+
+
+def _check_beam(request: Request, limits: RequestLimits) -> None:
+    wanted = request.params.logprobs or 0
+    stops = 0 if request.params.ignore_eos else len(request.eos_token_ids)
+    if wanted > limits.vocab_size * request.width or request.width + stops > limits.vocab_size:
+        raise ValueError(
+            f"beam_width={request.width}: a vocabulary of {limits.vocab_size} ids has too few to go on with; lower it"
+        )
 
 
 def _check_ids(request: Request, limits: RequestLimits) -> None:

@@ -1,6 +1,6 @@
-"""Where KV lives: the only caller of PagePool, BlockTable and PrefixCache.
+"""Where KV lives: the only caller of PagePool, BlockTable, PrefixCache and SwapSpace.
 
-Lives here: CacheManager: match, admit, grow, copy-on-write, fork, commit, release.
+Lives here: CacheManager: match, admit, grow, copy-on-write, fork, commit, release, swap, pin.
 Promises: a call that cannot be met changes nothing; a page that is written has one holder and is not indexed.
 Must not know: who waits, who runs, what a step costs.
 """
@@ -9,22 +9,27 @@ from collections.abc import Iterable
 
 from jpaged.config import CacheConfig
 from jpaged.core.block_table import pages_for
-from jpaged.core.output import PageCopy
+from jpaged.core.output import PageCopy, PageSwap
 from jpaged.core.page_pool import PagePool
-from jpaged.core.prefix_cache import PrefixCache, page_hash, root_hash
+from jpaged.core.prefix_cache import EvictionPolicy, PrefixCache, page_hash, root_hash
 from jpaged.core.sequence import Sequence, SequenceGroup
+from jpaged.core.swap_space import SwapSpace
 
 
 class CacheManager:
     """The pages of every sequence of an engine."""
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, eviction_policy: EvictionPolicy | None = None) -> None:
         assert config.num_pages is not None, "the number of pages is resolved before the engine is built"
         self.page_size = config.page_size
         self.pool = PagePool(config.num_pages)
-        self.prefix_cache = PrefixCache() if config.enable_prefix_caching else None
+        self.prefix_cache = PrefixCache(eviction_policy) if config.enable_prefix_caching else None
+        self.swap_space = SwapSpace(config.num_host_pages)
+        self.pinned: dict[str, list[int]] = {}
         self.num_page_copies = 0
         self.num_evictions = 0
+        self.num_swapped_out = 0
+        self.num_swapped_in = 0
 
     @property
     def num_available(self) -> int:
@@ -35,6 +40,16 @@ class CacheManager:
     def num_used(self) -> int:
         """Pages that some block table holds."""
         return self.pool.num_pages - self.num_available
+
+    @property
+    def num_pinned(self) -> int:
+        """Pages that pinned prefixes hold."""
+        return len({page for pages in self.pinned.values() for page in pages})
+
+    def num_cached_tokens(self, group: SequenceGroup) -> int:
+        """How many of a waiting group's first tokens are in cached pages."""
+        live = group.live
+        return len(self.match(group, live[0])) * self.page_size if live else 0
 
     def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
         """The cached pages of the sequence's longest known prefix, one token at least left to compute."""
@@ -133,25 +148,90 @@ class CacheManager:
 
     def release(self, sequence: Sequence) -> None:
         """Let go of every page, the tail first; indexed ones stay as idle pages of the cache."""
-        for page in reversed(sequence.table.pages):
-            if self.pool.drop(page):
-                continue
-            if self.prefix_cache is not None and page in self.prefix_cache:
-                self.prefix_cache.retire(page)
-            else:
-                self.pool.free(page)
+        self._let_go(sequence.table.pages)
         sequence.table.pages = []
         sequence.num_computed = 0
         sequence.num_indexed = 0
 
+    def swap_out(self, sequences: list[Sequence]) -> list[PageSwap] | None:
+        """Move all pages of the sequences to the host, and let go of them here; None, and no change: no room there."""
+        hosts = self.swap_space.store(sequences)
+        if hosts is None:
+            return None
+        for sequence in sequences:
+            computed = sequence.num_computed
+            self.release(sequence)
+            # A token whose successor is still being drawn is computed again, so that it is drawn again.
+            sequence.num_computed = min(computed, len(sequence.token_ids) - 1)
+        self.num_swapped_out += len(hosts)
+        return [PageSwap(device, host) for device, host in hosts.items()]
+
+    def swap_in(self, sequences: list[Sequence], reserve: int) -> list[PageSwap] | None:
+        """Bring all pages of the sequences back, shared as they were; None, and no change: no room here.
+
+        `reserve` pages stay available afterwards.
+        """
+        hosts = list(dict.fromkeys(host for s in sequences for host in s.host_pages))
+        if len(hosts) + reserve > self.num_available:
+            return None
+        pages = {host: self._take() for host in hosts}
+        seen: set[int] = set()
+        for sequence in sequences:
+            sequence.table.pages = [pages[host] for host in sequence.host_pages]
+            for page in sequence.table.pages:
+                if page in seen:
+                    self.pool.hold(page)
+                seen.add(page)
+            self.swap_space.release(sequence)
+        self.num_swapped_in += len(hosts)
+        return [PageSwap(page, host) for host, page in pages.items()]
+
+    def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
+        """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.
+
+        Raises ValueError if the name is taken or there is no prefix cache.
+        """
+        self.check_pin(name)
+        assert self.prefix_cache is not None
+        pages: list[int] = []
+        digest = root_hash(cache_salt)
+        for i in range(len(token_ids) // self.page_size):
+            digest = page_hash(digest, token_ids[i * self.page_size : (i + 1) * self.page_size])
+            page = self.prefix_cache.find(digest)
+            if page is None:
+                break
+            pages.append(page)
+        for page in pages:
+            self.pool.hold(page)
+            self.prefix_cache.wake(page)
+        self.pinned[name] = pages
+        return len(pages) * self.page_size
+
+    def check_pin(self, name: str) -> None:
+        """Raise ValueError if no prefix can be pinned under this name."""
+        if self.prefix_cache is None:
+            raise ValueError("a prefix can only be pinned with enable_prefix_caching=True")
+        if name in self.pinned:
+            raise ValueError(f"prefix {name!r} is pinned already: unpin it first, or choose another name")
+
+    def unpin(self, name: str) -> None:
+        """Let go of a pinned prefix; its pages stay cached. Raises ValueError if there is none of that name."""
+        if name not in self.pinned:
+            raise ValueError(f"prefix {name!r} is not pinned; pinned are: {', '.join(self.pinned) or 'none'}")
+        self._let_go(self.pinned.pop(name))
+
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix that no running sequence holds."""
-        while self.prefix_cache is not None and self.prefix_cache.num_idle:
-            self.pool.free(self.prefix_cache.evict())
+        """Forget every cached prefix that nobody holds."""
+        if self.prefix_cache is not None:
+            for page in self.prefix_cache.idle_pages:
+                self.prefix_cache.forget(page)
+                self.pool.free(page)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Assert I1 to I4 for the tables of all live sequences."""
-        tables = [sequence.table.pages for sequence in sequences]
+        sequences = list(sequences)
+        self.swap_space.check(sequences)
+        tables = [*(sequence.table.pages for sequence in sequences), *self.pinned.values()]
         for pages in tables:
             assert len(set(pages)) == len(pages), "a block table holds a page twice"
         idle = self.prefix_cache.idle_pages if self.prefix_cache else ()
@@ -167,6 +247,15 @@ class CacheManager:
             if page in self.prefix_cache:
                 held = self.pool.ref_count(page) > 0
                 assert held != self.prefix_cache.is_idle(page), f"page {page} is held and evictable, or neither"
+
+    def _let_go(self, pages: list[int]) -> None:
+        for page in reversed(pages):
+            if self.pool.drop(page):
+                continue
+            if self.prefix_cache is not None and page in self.prefix_cache:
+                self.prefix_cache.retire(page)
+            else:
+                self.pool.free(page)
 
     def _page_hash(self, group: SequenceGroup, sequence: Sequence, index: int) -> bytes:
         hashes = sequence.page_hashes

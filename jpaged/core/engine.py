@@ -133,10 +133,14 @@ class Engine:
         return deltas
 
     def abort_all(self) -> None:
-        """End every request and forget the plans in flight, after a failure."""
+        """End every request, and forget the plans in flight and all that is cached: after a failure it may be gone."""
         self.scheduler.forget_plans()
         for request_id in list(self._groups):
             self.abort(request_id)
+        cache = self.scheduler.cache
+        for name in list(cache.pinned):
+            cache.unpin(name)
+        cache.reset_prefix_cache()
 
     def metrics(self, request_id: str) -> RequestMetrics | None:
         """The metrics of a live request: kept up to date, and complete once it has finished. None if it is unknown."""
@@ -151,8 +155,8 @@ class Engine:
         if request.request_id in self._groups:
             raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
         if self.limits.max_num_waiting is not None:
-            self._check_queue(request.params.n, self.limits.max_num_waiting)
-        return check_request(request, self.limits)
+            self._check_queue(request.width, self.limits.max_num_waiting)
+        return check_request(request, self.limits, self.scheduler.cache.num_pinned)
 
     def _check_queue(self, n: int, limit: int) -> None:
         if n > limit:

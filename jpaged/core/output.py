@@ -45,6 +45,13 @@ class PageCopy(NamedTuple):
     target: int
 
 
+class PageSwap(NamedTuple):
+    """Move a page's contents between a page of the device's pool and one of the host's."""
+
+    device: int
+    host: int
+
+
 class ScheduledSequence(NamedTuple):
     """This step computes the tokens [start, start + num_tokens) of the sequence in `row_slot`."""
 
@@ -62,7 +69,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """The plan of one step. Copies come before writes; `samples` may name a row several times (a fork)."""
+    """The plan of one step; `samples` may name a row several times (a fork).
+
+    An executor first swaps out, then swaps in, then copies pages, then computes: a page that leaves may be given to
+    another in the same plan.
+    """
 
     step: int
     rows: tuple[ScheduledSequence, ...] = ()
@@ -70,6 +81,8 @@ class SchedulerOutput:
     admitted: tuple[AdmittedSequence, ...] = ()
     grants: tuple[PageGrant, ...] = ()
     copies: tuple[PageCopy, ...] = ()
+    swapped_out: tuple[PageSwap, ...] = ()
+    swapped_in: tuple[PageSwap, ...] = ()
     preempted: tuple[str, ...] = ()
 
     @property
@@ -104,6 +117,15 @@ class StepResult:
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
 
 
+class Hypothesis(NamedTuple):
+    """A finished beam: its generated ids, their summed log probability, and that over length ** length_penalty."""
+
+    score: float
+    token_ids: tuple[int, ...]
+    cumulative_logprob: float
+    finish_reason: FinishReason
+
+
 class SequenceDelta(NamedTuple):
     """One token more of a sequence, or its end; `prompt_logprobs` come once, with the group's first token."""
 
@@ -114,3 +136,4 @@ class SequenceDelta(NamedTuple):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    hypothesis: Hypothesis | None = None

@@ -11,6 +11,7 @@ from jpaged.core.output import (
     AdmittedSequence,
     PageCopy,
     PageGrant,
+    PageSwap,
     Sample,
     ScheduledSequence,
     SchedulerOutput,
@@ -39,6 +40,8 @@ class PlanBuilder:
         self.admitted: list[AdmittedSequence] = []
         self.grants: list[PageGrant] = []
         self.copies: list[PageCopy] = []
+        self.swapped_out: list[PageSwap] = []
+        self.swapped_in: list[PageSwap] = []
         self.preempted: list[str] = []
 
     def admit(self, group: SequenceGroup, sequence: Sequence) -> None:
@@ -96,5 +99,7 @@ class PlanBuilder:
             admitted=tuple(self.admitted),
             grants=tuple(self.grants),
             copies=tuple(self.copies),
+            swapped_out=tuple(self.swapped_out),
+            swapped_in=tuple(self.swapped_in),
             preempted=tuple(self.preempted),
         )

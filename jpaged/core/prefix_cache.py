@@ -8,6 +8,7 @@ Must not know: ref counts, free lists, sequences.
 import hashlib
 from array import array
 from collections.abc import Sequence
+from typing import Protocol
 
 # The hash is the identity of a prefix: 256 bits of SHA-256 over the parent's hash, the token ids and every tagged
 # extra key. Two different prefixes are taken to have different hashes; contents are not compared.
@@ -23,14 +24,23 @@ def page_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
+class EvictionPolicy(Protocol):
+    """Chooses the cached page to give up."""
+
+    def __call__(self, idle: Sequence[int]) -> int:
+        """One of the idle pages, which come in the order of their release, the least recent first."""
+        ...
+
+
 class PrefixCache:
     """The index of reusable pages, and which of them nobody holds, in the order in which they would be evicted.
 
     Least recently released first; whoever releases a table releases its tail first, so the end of a chain goes
-    before its beginning.
+    before its beginning. An eviction policy may choose otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, eviction_policy: EvictionPolicy | None = None) -> None:
+        self._choose = eviction_policy
         self._page_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._idle: dict[int, None] = {}
@@ -75,11 +85,17 @@ class PrefixCache:
         self._idle[page] = None
 
     def evict(self) -> int:
-        """Forget the first page in the order of eviction and return it. The caller has checked `num_idle`."""
-        page = next(iter(self._idle))
+        """Forget the page whose turn it is and return it. The caller has checked `num_idle`."""
+        page = next(iter(self._idle)) if self._choose is None else self._choose(tuple(self._idle))
+        if page not in self._idle:
+            raise ValueError(f"eviction_policy chose the page {page}, which is not one of the idle pages it was given")
+        self.forget(page)
+        return page
+
+    def forget(self, page: int) -> None:
+        """Take an idle page out of the index."""
         del self._idle[page]
         del self._page_of[self._hash_of.pop(page)]
-        return page
 
     def check(self) -> None:
         """Assert that the two directions of the index agree and that only indexed pages are idle."""

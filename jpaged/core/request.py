@@ -8,7 +8,7 @@ Must not know: pages, schedulers, tokenizers.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 
 
 class FinishReason(StrEnum):
@@ -21,21 +21,44 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and what is wanted of it.
+    """One prompt and what is wanted of it. With `beam`, `params` are what `beam_params` makes of it.
 
     `seed` is the resolved 64-bit seed of its draws, `arrival` is in seconds of the engine's clock. `eos_token_ids`
-    end a sequence unless `params.ignore_eos`. `cache_salt` keeps its cached prefix apart from that of requests
-    with another salt.
+    end a sequence unless `params.ignore_eos`. The lowest `priority` goes first, under that policy. `cache_salt` keeps
+    its cached prefix apart from that of requests with another salt.
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
+    beam: BeamSearchParams | None = None
+    priority: int = 0
     seed: int = 0
     arrival: float = 0.0
     prompt: str | None = None
     eos_token_ids: tuple[int, ...] = ()
     cache_salt: str | None = None
+
+    @property
+    def width(self) -> int:
+        """How many sequences it runs at once: the beams of a beam search, else n."""
+        return self.params.n if self.beam is None else self.beam.beam_width
+
+
+def beam_params(beam: BeamSearchParams, num_stop_ids: int) -> SamplingParams:
+    """The sampling parameters under which the beams of a search run: greedy, the best continuations reported."""
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=beam.max_tokens,
+        ignore_eos=beam.ignore_eos,
+        logprobs=candidates_wanted(beam.beam_width, 0 if beam.ignore_eos else num_stop_ids),
+        include_stop_str_in_output=beam.include_stop_str_in_output,
+    )
+
+
+def candidates_wanted(width: int, num_stop_ids: int) -> int:
+    """How many of each beam's likeliest tokens a search looks at: enough that `width` of all do not end it."""
+    return max(2, 1 + num_stop_ids) * width
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,23 +144,27 @@ class BeamSearchParams:
     """How a beam search runs: `beam_width` hypotheses, at most `max_tokens` new tokens each.
 
     A finished hypothesis scores its summed log probability over `length ** length_penalty`, where `length` counts
-    the generated tokens, the end-of-sequence token included. `early_stopping` ends the search of a prompt as soon
-    as `beam_width` hypotheses have finished. Raises ValueError, naming the field, the value and the remedy.
+    the generated tokens, the end-of-sequence token included. `early_stopping`: True ends the search of a prompt as
+    soon as `beam_width` hypotheses have finished; False when the best running beam is no better than the worst of
+    them at its present length; "never" when it could not become better at any length.
+    Raises ValueError, naming the field, the value and the remedy.
     """
 
     beam_width: int
     max_tokens: int
     ignore_eos: bool = False
     length_penalty: float = 1.0
-    early_stopping: bool = False
+    early_stopping: bool | str = False
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
         check_int("beam_width", self.beam_width, 1, MAX_LOGPROBS // 2)
         check_int("max_tokens", self.max_tokens, 1, None)
         check_float("length_penalty", self.length_penalty, -100.0, 100.0)
-        for name in ("ignore_eos", "early_stopping", "include_stop_str_in_output"):
+        for name in ("ignore_eos", "include_stop_str_in_output"):
             check_bool(name, getattr(self, name))
+        if self.early_stopping != "never":
+            check_bool("early_stopping", self.early_stopping)
 
 
 def check_int(name: str, value: Any, low: int | None, high: int | None) -> None:

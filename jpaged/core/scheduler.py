@@ -17,6 +17,7 @@ from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
 from jpaged.core.request import FinishReason
 from jpaged.core.sequence import Sequence, SequenceGroup, SequenceStatus
+from jpaged.core.step_results import take_results
 
 
 class Scheduler:
@@ -25,12 +26,17 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, cache_config: CacheConfig) -> None:
         check_pool(cache_config, config)
         self.config = config
-        self.cache = CacheManager(cache_config)
+        self._rank = policy.ORDERS[config.scheduling_policy]
+        self._admission = policy.load_policy("admission_policy", config.admission_policy, policy.ADMISSION)
+        self._victim = policy.load_policy("victim_policy", config.victim_policy, policy.VICTIM)
+        eviction = policy.load_policy("eviction_policy", config.eviction_policy, policy.EVICTION)
+        self.cache = CacheManager(cache_config, eviction)
         self.watermark_pages = int(cache_config.watermark * self.cache.pool.num_pages)
         self.waiting: list[SequenceGroup] = []
         self.running: list[SequenceGroup] = []
         self.num_steps = 0
         self.num_preemptions = 0
+        self.num_preemptions_swap = 0
         self.prefix_hit_tokens = 0
         self.resumed_hit_tokens = 0
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
@@ -48,7 +54,7 @@ class Scheduler:
 
     def add(self, group: SequenceGroup) -> None:
         """Let a group wait for its turn. The caller has checked that it can run at all."""
-        insort(self.waiting, group, key=policy.fcfs)
+        insort(self.waiting, group, key=self._rank)
 
     def schedule(self, now: float = 0.0) -> SchedulerOutput:
         """The plan of the next step. Every plan wants one `update`, in the same order; at most two may wait for it."""
@@ -68,30 +74,11 @@ class Scheduler:
         made = self._in_flight.popleft()
         assert made.step == plan.step, "plans are updated in the order in which they were made"
         assert len(result.token_ids) == len(plan.samples), "a result has one id a sample"
-        for row, target in zip(plan.rows, made.row_targets, strict=True):
-            if target.sequence.row_slot == target.row_slot:
-                self.cache.commit(target.group, target.sequence, row.start + row.num_tokens)
-        self._keep_prompt_logprobs(made, result)
-        deltas: list[SequenceDelta] = []
-        for i, (target, token_id) in enumerate(zip(made.sample_targets, result.token_ids, strict=True)):
-            group, sequence, row_slot = target
-            if sequence.row_slot != row_slot:
-                continue  # it ended, or was aborted, while the step ran
-            sequence.token_ids.append(token_id)
-            first = group.metrics.first_token is None
-            if first:
-                group.metrics.first_token = now
-            reason, stop_reason = end_of(group, sequence)
-            if reason is not None:
-                self._end(group, sequence, reason, stop_reason, now)
-            logprobs = result.logprobs[i] if result.logprobs is not None else None
-            asked = first and group.request.params.prompt_logprobs is not None
-            prompt_logprobs = tuple(group.prompt_logprobs) if asked else None
-            deltas.append(
-                SequenceDelta(
-                    group.request.request_id, sequence.index, token_id, logprobs, reason, stop_reason, prompt_logprobs
-                )
-            )
+
+        def end(group: SequenceGroup, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None) -> None:
+            self._end(group, sequence, reason, stop_reason, now)
+
+        deltas = take_results(plan, made, result, self.cache, end, now)
         self._drop_finished()
         return deltas
 
@@ -119,7 +106,7 @@ class Scheduler:
     def check(self) -> None:
         """Assert the invariants that hold between steps (I1 to I5, I7)."""
         live = [s for group in self.running for s in group.live]
-        self.cache.check(live)
+        self.cache.check([*live, *(s for group in self.waiting for s in group.live)])
         slots = [s.row_slot for s in live]
         assert None not in slots, "a running sequence has no row slot"
         assert sorted([*self._free_slots, *(s for s in slots if s is not None)]) == list(
@@ -129,9 +116,10 @@ class Scheduler:
             holders = group.live if group.status is SequenceStatus.RUNNING else []
             _check_group(group, holders if group.forked else holders[:1], self.cache.page_size)
         for groups in (self.running, self.waiting):
-            assert groups == sorted(groups, key=policy.fcfs), "a group stands behind a later one"
+            assert groups == sorted(groups, key=self._rank), "a group stands behind a later one"
         if not self.running:
-            assert self.cache.num_available == self.cache.pool.num_pages, "pages are held while nothing runs"
+            held = self.cache.pool.num_pages - self.cache.num_available
+            assert held == self.cache.num_pinned, "pages are held while nothing runs"
 
     def _schedule_running(self, plan: PlanBuilder) -> None:
         i = 0
@@ -139,32 +127,57 @@ class Scheduler:
             group = self.running[i]
             writes = self._wanted(group, plan)
             while (need := self.cache.pages_to_grow(writes)) and need > self.cache.num_available:
-                # The victim is the last in the order: never one that this step has already scheduled.
-                victim = self._preempt(plan)
-                if victim is group:
-                    break
+                if self._preempt_one_of(i, plan) is group:
+                    break  # the next group is now at this index
             else:
                 self._place(group, writes, plan)
-            i += 1
+                i += 1
 
     def _admit_waiting(self, plan: PlanBuilder, now: float) -> None:
         while self.waiting and plan.budget:
-            group = self.waiting[0]
-            live = group.live
-            reserve = self.watermark_pages if self.running else 0
-            if len(live) > len(self._free_slots) or not self.cache.admit(group, reserve):
+            i = self._next_waiting()
+            group = self.waiting[i]
+            if not self._bring_in(group, plan):
                 return
-            self.waiting.pop(0)
-            insort(self.running, group, key=policy.fcfs)
+            for earlier in self.waiting[:i]:
+                earlier.overtaken += 1
+            del self.waiting[i]
+            insort(self.running, group, key=self._rank)
             group.status = SequenceStatus.RUNNING
             if group.metrics.first_scheduled is None:
                 group.metrics.first_scheduled = now
-            for sequence in live:
-                sequence.row_slot = self._free_slots.pop()
-                sequence.status = SequenceStatus.RUNNING
-                plan.admit(group, sequence)
+            writes = self._wanted(group, plan)
+            # Pages that a swapped group needs to go on may be short; it is then a matter of the next step.
+            if self.cache.pages_to_grow(writes) <= self.cache.num_available:
+                self._place(group, writes, plan)
+
+    def _next_waiting(self) -> int:
+        if self._admission is policy.in_order or self.waiting[0].overtaken >= self.config.max_overtakes:
+            return 0
+        return policy.choose("admission_policy", self._admission, tuple(self.waiting), self.cache)
+
+    def _bring_in(self, group: SequenceGroup, plan: PlanBuilder) -> bool:
+        """Give a waiting group pages and row slots; False, and no change, if there are too few."""
+        live = group.live
+        if len(live) > len(self._free_slots):
+            return False
+        reserve = self.watermark_pages if self.running else 0
+        if group.status is SequenceStatus.SWAPPED:
+            # While others run, each sequence is to have a page for its next tokens, or it would go out again at once.
+            swaps = self.cache.swap_in(live, reserve + len(live) if self.running else 0)
+            if swaps is None:
+                return False
+            plan.swapped_in.extend(swaps)
+        else:
+            if not self.cache.admit(group, reserve):
+                return False
             self._count_hits(group, live[0].num_computed)
-            self._place(group, self._wanted(group, plan), plan)
+        for sequence in live:
+            sequence.row_slot = self._free_slots.pop()
+            sequence.status = SequenceStatus.RUNNING
+            sequence.moved = False
+            plan.admit(group, sequence)
+        return True
 
     def _count_hits(self, group: SequenceGroup, num_tokens: int) -> None:
         # What a resumed group finds of its own is no saving, so it is counted apart.
@@ -196,15 +209,20 @@ class Scheduler:
             column, copy = self.cache.grow(sequence, end)
             if copy is not None:
                 plan.copies.append(copy)
-            plan.grant(sequence, column)
+            if sequence.moved:
+                sequence.moved = False
+                plan.admit(group, sequence)
+            else:
+                plan.grant(sequence, column)
             row = plan.compute(group, sequence, end)
             if group.forked:
                 if end == len(sequence.token_ids):
                     plan.sample(row, group, sequence)
             elif end == sequence.prompt_len:
                 self._fork(group, plan)
-                for sibling in group.live if sequence.num_outputs == 0 else ():
-                    plan.sample(row, group, sibling)
+                if sequence.num_outputs == 0:
+                    for sibling in group.live if group.beam is None else [sequence]:
+                        plan.sample(row, group, sibling)
 
     def _fork(self, group: SequenceGroup, plan: PlanBuilder) -> None:
         leader, *others = group.live
@@ -213,19 +231,40 @@ class Scheduler:
             plan.grant(sibling, 0)
         group.forked = True
 
-    def _preempt(self, plan: PlanBuilder) -> SequenceGroup:
-        group = self.running.pop()
+    def _preempt_one_of(self, first: int, plan: PlanBuilder) -> SequenceGroup:
+        """Preempt one of the running groups from `first` on: those before it are already scheduled in this step.
+
+        The first of all is not offered while others run, so that it always advances.
+        """
+        start = max(first, 1) if len(self.running) > 1 else 0
+        chosen = policy.choose("victim_policy", self._victim, tuple(self.running[start:]))
+        group = self.running.pop(start + chosen)
         live = group.live
+        swaps = self.cache.swap_out(live) if self._swaps(live) else None
+        if swaps is not None:
+            plan.swapped_out.extend(swaps)
+            self.num_preemptions_swap += 1
+            status = SequenceStatus.SWAPPED
+        else:
+            self.num_preemptions += 1
+            group.forked = len(live) == 1
+            if group.beam is not None:
+                group.beam.waiting.clear()
+            status = SequenceStatus.WAITING
         for sequence in live:
-            self._leave(sequence)
-            sequence.status = SequenceStatus.WAITING
-        group.forked = len(live) == 1
-        group.status = SequenceStatus.WAITING
+            if swaps is None:
+                self.cache.release(sequence)
+            self._leave_row(sequence)
+            sequence.status = status
+        group.status = status
         group.metrics.num_preemptions += 1
-        self.num_preemptions += 1
-        insort(self.waiting, group, key=policy.fcfs)
+        insort(self.waiting, group, key=self._rank)
         plan.preempted.append(group.request.request_id)
         return group
+
+    def _swaps(self, live: list[Sequence]) -> bool:
+        mode = self.config.preemption_mode
+        return mode == "swap" or (mode == "auto" and len(live) > 1)
 
     def _end(
         self,
@@ -235,7 +274,9 @@ class Scheduler:
         stop_reason: int | str | None,
         now: float,
     ) -> None:
-        self._leave(sequence)
+        self.cache.release(sequence)
+        self.cache.swap_space.release(sequence)
+        self._leave_row(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         sequence.stop_reason = stop_reason
@@ -243,8 +284,7 @@ class Scheduler:
             group.status = SequenceStatus.FINISHED
             group.metrics.finished = now
 
-    def _leave(self, sequence: Sequence) -> None:
-        self.cache.release(sequence)
+    def _leave_row(self, sequence: Sequence) -> None:
         if sequence.row_slot is not None:
             self._free_slots.append(sequence.row_slot)
             sequence.row_slot = None
@@ -253,31 +293,14 @@ class Scheduler:
         if any(group.status is SequenceStatus.FINISHED for group in self.running):
             self.running = [group for group in self.running if group.status is not SequenceStatus.FINISHED]
 
-    def _keep_prompt_logprobs(self, made: PlanBuilder, result: StepResult) -> None:
-        if not result.prompt_logprobs:
-            return
-        groups = {target.row_slot: target.group for target in made.row_targets}
-        for part in result.prompt_logprobs:
-            kept = groups[part.row_slot].prompt_logprobs
-            # A resumed prompt gives the same entries again: they replace the first ones.
-            kept[part.start - 1 : part.start - 1 + len(part.entries)] = part.entries
-
 
 def _check_group(group: SequenceGroup, holders: list[Sequence], page_size: int) -> None:
     for sequence in group.sequences:
         if sequence not in holders:
-            assert not sequence.table.pages and sequence.num_computed == 0, "pages are held by one who does not run"
+            assert not sequence.table.pages, "pages are held by one who does not run"
+            swapped = sequence.status is SequenceStatus.SWAPPED
+            assert swapped or (sequence.num_computed == 0 and not sequence.host_pages)
+            continue
         assert sequence.num_computed <= min(len(sequence.token_ids), sequence.table.capacity)
         assert len(sequence.table) <= pages_for(len(sequence.token_ids), page_size), "a page is held for no token"
         assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)
-
-
-def end_of(group: SequenceGroup, sequence: Sequence) -> tuple[FinishReason | None, int | None]:
-    """Whether the sequence ends with its last token: the reason, and the stop token unless it is the model's own."""
-    token_id = sequence.token_ids[-1]
-    if token_id in group.stop_ids and sequence.num_outputs > group.request.params.min_tokens:
-        asked = token_id in (group.request.params.stop_token_ids or ())
-        return FinishReason.STOP, token_id if asked else None
-    if len(sequence.token_ids) >= group.max_len:
-        return FinishReason.LENGTH, None
-    return None, None

@@ -7,6 +7,7 @@ Must not know: who schedules, how pages are found.
 
 from enum import StrEnum
 
+from jpaged.core.beam import BeamState
 from jpaged.core.block_table import BlockTable
 from jpaged.core.output import TokenLogprobs
 from jpaged.core.request import FinishReason, Request, RequestMetrics
@@ -17,6 +18,7 @@ class SequenceStatus(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    SWAPPED = "swapped"
     FINISHED = "finished"
 
 
@@ -24,12 +26,16 @@ class Sequence:
     """One token stream: prompt and output ids, how many are computed, where they are.
 
     `row_slot` is its place in the executor's per-row state while it runs. `page_hashes` is the chain over its full
-    pages as far as it was needed; `num_indexed` of its pages have been offered to the prefix cache.
+    pages as far as it was needed; `num_indexed` of its pages have been offered to the prefix cache. While it is
+    swapped out, its KV is in `host_pages`. `moved`: its ids or pages have changed in a way that the executor cannot
+    know (a beam took over another's), so that it is to be told all of them again.
     """
 
     __slots__ = (
         "finish_reason",
+        "host_pages",
         "index",
+        "moved",
         "num_computed",
         "num_indexed",
         "page_hashes",
@@ -47,6 +53,8 @@ class Sequence:
         self.token_ids = list(prompt_token_ids)
         self.num_computed = 0
         self.table = BlockTable(page_size)
+        self.host_pages: list[int] = []
+        self.moved = False
         self.row_slot: int | None = None
         self.status = SequenceStatus.WAITING
         self.page_hashes: list[bytes] = []
@@ -70,14 +78,18 @@ class SequenceGroup:
 
     While `forked` is False only the leader has pages, and it computes prompt tokens alone. Siblings run, are
     preempted and are reported together. `order` is the rank by arrival, unique in an engine; a sequence ends at
-    `max_len` tokens, prompt included. `prompt_logprobs[i]` is of the prompt token at position i + 1.
+    `max_len` tokens, prompt included. `beam` is the state of a beam search, whose beams the sequences are.
+    `overtaken` counts the later groups that were admitted before it. `prompt_logprobs[i]` is of the prompt token at
+    position i + 1.
     """
 
     __slots__ = (
+        "beam",
         "forked",
         "max_len",
         "metrics",
         "order",
+        "overtaken",
         "prompt_logprobs",
         "request",
         "sequences",
@@ -89,13 +101,18 @@ class SequenceGroup:
         self.request = request
         self.order = order
         self.max_len = max_len
-        self.sequences = [Sequence(i, request.prompt_token_ids, page_size) for i in range(request.params.n)]
+        self.sequences = [Sequence(i, request.prompt_token_ids, page_size) for i in range(request.width)]
         self.forked = len(self.sequences) == 1
         self.status = SequenceStatus.WAITING
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.metrics = RequestMetrics(arrival=request.arrival)
         eos = () if request.params.ignore_eos else request.eos_token_ids
         self.stop_ids = frozenset(eos) | frozenset(request.params.stop_token_ids or ())
+        self.overtaken = 0
+        self.beam: BeamState | None = None
+        if request.beam is not None:
+            max_outputs = max_len - len(request.prompt_token_ids)
+            self.beam = BeamState(request.beam, max_outputs, self.stop_ids)
 
     @property
     def live(self) -> list[Sequence]:

@@ -67,7 +67,7 @@ def as_dict(stats: EngineStats, scheduler: Scheduler) -> dict[str, float | int]:
         "num_tokens_sampled": stats.num_tokens_sampled,
         "num_running_peak": stats.num_running_peak,
         "num_preemptions_recompute": scheduler.num_preemptions,
-        "num_preemptions_swap": 0,
+        "num_preemptions_swap": scheduler.num_preemptions_swap,
         "page_size": cache.page_size,
         "pages_total": cache.pool.num_pages,
         "pages_free": cache.num_available,
@@ -78,5 +78,9 @@ def as_dict(stats: EngineStats, scheduler: Scheduler) -> dict[str, float | int]:
         "prefix_hit_tokens_resumed": scheduler.resumed_hit_tokens,
         "num_page_copies": cache.num_page_copies,
         "num_evictions": cache.num_evictions,
+        "num_pages_swapped_out": cache.num_swapped_out,
+        "num_pages_swapped_in": cache.num_swapped_in,
+        "host_pages_total": cache.swap_space.num_pages,
+        "host_pages_free": cache.swap_space.num_free,
         "host_ms_per_step": 1e3 * stats.host_time / stats.num_steps if stats.num_steps else 0.0,
     }

@@ -22,17 +22,17 @@ class PoolSize:
     reason: str
 
 
-def parse_bytes(value: int | str) -> int:
+def parse_bytes(value: int | str, name: str = "kv_memory") -> int:
     """Bytes of a number or of a text such as "512MiB" or "2GB". Raises ValueError naming the remedy."""
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
         match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
         if match is None or match[2] not in _UNITS:
-            raise ValueError(f"kv_memory={value!r}: give bytes, or a text such as '512MiB' or '2GB'")
+            raise ValueError(f"{name}={value!r}: give bytes, or a text such as '512MiB' or '2GB'")
         size = int(float(match[1]) * _UNITS[match[2]])
     if size < 1:
-        raise ValueError(f"kv_memory={value!r}: must be at least one byte")
+        raise ValueError(f"{name}={value!r}: must be at least one byte")
     return size
 
 

@@ -28,6 +28,7 @@ from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.sampler import SampleOutputs, init_row_state, set_row
 from jpaged.runtime.step import copy_step, draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
+from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
 from pallas_kernels import kv_pages as pages
 
@@ -61,7 +62,8 @@ class ModelRunner:
         self._dirty_slots: set[int] = set()
         self._num_copies = num_slots
         self.params = jax.device_put(params)
-        self.kv_pages = pages.allocate(
+        self._allocate_pool = functools.partial(
+            pages.allocate,
             model_config.num_layers,
             num_pages,
             cache_config.page_size,
@@ -69,13 +71,18 @@ class ModelRunner:
             model_config.head_dim,
             jnp.dtype(dtype if cache_config.kv_cache_dtype == "auto" else cache_config.kv_cache_dtype),
         )
-        self.state = init_row_state(
+        self._init_state = functools.partial(
+            init_row_state,
             num_slots,
             scheduler_config.max_model_len,
             self.vocab_size,
             max_bias=MAX_LOGIT_BIAS,
             max_stop_ids=self.max_stop_ids,
         )
+        self.kv_pages = self._allocate_pool()
+        self.state = self._init_state()
+        num_host_pages = cache_config.num_host_pages
+        self.host_pages = HostPages(self.kv_pages, num_host_pages, self.programs) if num_host_pages else None
         sizes = {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
         self._forward = jax.jit(
             functools.partial(forward, model=model, **sizes),
@@ -88,14 +95,25 @@ class ModelRunner:
         self._set_row = jax.jit(set_row, donate_argnames=("state",))
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
-        """Run the plan and wait for its ids."""
+        """Run the plan and wait for its ids.
+
+        If it fails, pool and row state may be gone with the program they were donated to: both start anew, empty.
+        """
+        try:
+            return self._execute(plan)
+        except BaseException:
+            self.kv_pages = self._allocate_pool()
+            self.state = self._init_state()
+            self._dirty_slots.clear()
+            raise
+
+    def _execute(self, plan: SchedulerOutput) -> StepResult:
         start = time.perf_counter()
         for sequence in plan.admitted:
             self._admit(sequence)
         for grant in plan.grants:
             self.mirror.grant(grant)
-        if plan.copies:
-            self._run_copies(plan.copies)
+        self._move_pages(plan)
         shape = self.mirror.fit(plan, self.buckets)
         # A fresh host buffer every step: device_put may alias it for as long as the step runs.
         ints, floats = jax.device_put(self.mirror.pack(plan, shape))
@@ -117,6 +135,9 @@ class ModelRunner:
             self._draw_program(shape.num_samples)
         self._copy_program()
         self._set_row_program()
+        if self.host_pages is not None:
+            self.host_pages.read_program(self.kv_pages)
+            self.host_pages.write_program(self.kv_pages)
         return self.buckets.all()
 
     def _forward_program(self, shape: StepShape) -> Any:
@@ -172,6 +193,15 @@ class ModelRunner:
         row = jax.device_put((np.int32(slot), history, bias_ids, bias_values, stop_ids))
         self.state = self._set_row_program()(self.state, *row)
         (self._dirty_slots.add if has_rules else self._dirty_slots.discard)(slot)
+
+    def _move_pages(self, plan: SchedulerOutput) -> None:
+        # In this order: a page that goes out may come in again as another's, and be the target of a copy.
+        if plan.swapped_out or plan.swapped_in:
+            assert self.host_pages is not None, "a plan swaps pages, and there is no host pool"
+            self.host_pages.take(self.kv_pages, plan.swapped_out)
+            self.kv_pages = self.host_pages.give(self.kv_pages, plan.swapped_in)
+        if plan.copies:
+            self._run_copies(plan.copies)
 
     def _run_copies(self, copies: tuple[PageCopy, ...]) -> None:
         sources = {copy.source for copy in copies}

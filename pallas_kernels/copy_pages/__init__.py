@@ -1,7 +1,7 @@
 """Copying whole pages, in every layer.
 
 Lives here: the public function, its checks, and (beside it) its implementations.
-Promises: all sources are read before a target is written; in place when the pool is donated.
+Promises: a page takes its scales along; all sources are read before a target is written; in place when the pool is donated.
 Must not know: why a page is copied.
 """
 
@@ -22,7 +22,7 @@ def copy_pages(
     implementation: str | None = None,
     interpret: bool = False,
 ) -> KVPages:
-    """The pool with page `src[r]` copied over page `dst[r]` in every layer; a padding pair is (0, 0).
+    """The pool with page `src[r]` copied over page `dst[r]`, scales too, in every layer; a padding pair is (0, 0).
 
     The caller guarantees that page ids lie in `[0, P)`, that no target occurs twice and that no target is another
     pair's source. Under donation the pool is updated in place.

@@ -5,6 +5,7 @@ Promises: exactly the target pages change, in every layer.
 Must not know: speed.
 """
 
+import jax
 from jaxtyping import Array, Int
 
 from pallas_kernels.kv_pages import KVPages
@@ -12,7 +13,5 @@ from pallas_kernels.kv_pages import KVPages
 
 def copy_pages(kv: KVPages, src: Int[Array, " R"], dst: Int[Array, " R"]) -> KVPages:
     """The pool with each source page copied over its target."""
-    pool = kv.with_layers()
-    k = pool.k.at[:, dst].set(pool.k[:, src])
-    v = pool.v.at[:, dst].set(pool.v[:, src])
-    return kv.replace_rows(k, v)
+    copied = jax.tree.map(lambda pages: pages.at[:, dst].set(pages[:, src]), kv.with_layers())
+    return copied.shaped_like(kv)

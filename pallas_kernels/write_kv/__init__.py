@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dispatch
 from pallas_kernels.kv_pages import KVPages, check_pool
+from pallas_kernels.quantised import is_quantised, quantise
 
 __all__ = ["write_kv"]
 
@@ -27,8 +28,9 @@ def write_kv(
 ) -> KVPages:
     """The pool with `k[t]` and `v[t]` in slot `slots[t]` of `layer`; slots outside `[0, P * S)` are dropped.
 
-    A slot is `page * S + offset`. Values are cast to the pool's dtype. `layer` may be traced. No slot may occur twice
-    among those written. Under donation the pool is updated in place.
+    A slot is `page * S + offset`. Values are cast to the pool's dtype; for an int8 or fp8 pool they are quantised, a
+    scale a token and head (see `quantised.quantise` for errors, zeros and NaN). `layer` may be traced. No slot may
+    occur twice among those written. Under donation the pool is updated in place.
 
     Raises ValueError for shapes that do not fit together.
     """
@@ -39,4 +41,12 @@ def write_kv(
     if not jnp.issubdtype(slots.dtype, jnp.integer):
         raise ValueError(f"slots must be integers; got {slots.dtype}")
     write = dispatch.load("write_kv", implementation, interpret)
-    return write(kv, k.astype(kv.k.dtype), v.astype(kv.v.dtype), slots, layer)
+    return write(kv, _as_stored(k, v, kv), slots, layer)
+
+
+def _as_stored(k: Array, v: Array, kv: KVPages) -> KVPages:
+    # Quantised here, once for all implementations: the same tokens are the same bytes wherever they are written.
+    if not is_quantised(kv.k.dtype):
+        return KVPages(k.astype(kv.k.dtype), v.astype(kv.v.dtype))
+    (k, k_scale), (v, v_scale) = quantise(k, kv.k.dtype), quantise(v, kv.v.dtype)
+    return KVPages(k, v, k_scale, v_scale)

@@ -1,5 +1,6 @@
 """What a user gets wrong is refused in one line with the remedy, before anything runs, and harms nobody else."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -124,11 +125,11 @@ def test_a_bad_parameter_names_itself_its_value_and_the_remedy(field: str, value
     assert said in message
 
 
-MODEL_LENGTH = [(62, 1, 1), (63, 1, 1), (63, 5, 1), (60, 16, 4)]
+MODEL_LENGTH = [(62, 1, 1), (63, 1, 1), (63, 5, 1), (60, 16, 4), (40, None, 24)]
 
 
 @pytest.mark.parametrize(("prompt_len", "max_tokens", "made"), MODEL_LENGTH)
-def test_a_prompt_may_leave_room_for_a_single_token(llm: LLM, prompt_len: int, max_tokens: int, made: int):
+def test_a_prompt_may_leave_room_for_a_single_token(llm: LLM, prompt_len: int, max_tokens: int | None, made: int):
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     [output] = llm.generate([[7] * prompt_len], params, use_tqdm=False)
     assert len(output.outputs[0].token_ids) == made
@@ -206,10 +207,8 @@ def test_an_exception_in_a_callers_loop_gives_the_pages_back(llm: LLM):
             if i == 3:
                 raise LookupError
 
-    try:
+    with contextlib.suppress(LookupError):
         consume()
-    except LookupError:
-        pass
     assert not llm.engine.has_unfinished
 
 
@@ -219,6 +218,7 @@ ENGINES: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "model='': must be a name"),
     ({"model": "/no/such"}, "model='/no/such' is not an existing file or folder; check the path"),
     ({"model": "opt-13b"}, "pass load_format='dummy' for random weights"),
+    ({"model": "opt-175b", "load_format": "dummy"}, "its weights take 650.5 GiB in float32"),
     ({"model": TINY_LLAMA + "/config.json"}, "name the checkpoint's folder instead"),
     ({"foo": 1}, "LLM() got an unexpected keyword argument 'foo'; see help(LLM)"),
     ({"num_pages": 0}, "num_pages=0: must be at least 1"),
@@ -267,6 +267,22 @@ def test_an_unknown_model_says_where_it_was_looked_for(monkeypatch: pytest.Monke
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = refusal(LLM, "no-such/model")
     assert "model='no-such/model' is no local path or catalog name (smollm2-135m)" in message
+
+
+def test_a_damaged_tokenizer_is_refused_in_one_line(text_model: Path, tmp_path: Path):
+    shutil.copytree(text_model, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tokenizer.json").write_text("{")
+    message = refusal(LLM, str(tmp_path))
+    assert "its tokenizer cannot be loaded" in message or "no vocabulary" in message
+    assert str(tmp_path) in message
+
+
+def test_a_chat_template_that_complains_in_several_lines_is_quoted_in_one(llm: LLM):
+    template = "{{ raise_exception('first\nsecond') }}"
+    said = refusal(llm.chat, [{"role": "user", "content": "hello"}], GREEDY, chat_template=template)
+    assert said == "chat template: first second"
+    broken = refusal(llm.chat, [{"role": "user", "content": "hello"}], GREEDY, chat_template="{% if %}")
+    assert broken.startswith("chat template: ")
 
 
 CONFIGS: list[tuple[Any, str]] = [

@@ -168,7 +168,7 @@ def test_prompt_logprobs_of_one_token_are_a_single_none(llm: LLM):
 
 
 def test_a_stop_string_leaves_a_logprob_for_every_token_that_was_made(llm: LLM):
-    params = {"seed": 4, "max_tokens": 20, "logit_bias": {token: 60.0 for token in range(3, 29)}, "logprobs": 2}
+    params = {"seed": 4, "max_tokens": 20, "logit_bias": dict.fromkeys(range(3, 29), 60.0), "logprobs": 2}
     whole = llm.generate("hello", SamplingParams(**params), use_tqdm=False)[0].outputs[0]
     ended = llm.generate("hello", SamplingParams(stop=whole.text[5:9], **params), use_tqdm=False)[0].outputs[0]
     assert ended.finish_reason == "stop"

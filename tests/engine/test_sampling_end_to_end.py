@@ -92,7 +92,7 @@ def test_a_stop_id_is_in_the_ids_and_in_the_text_only_on_request(llm: LLM):
 # --- stop strings -----------------------------------------------------------------------------------------------------
 
 # Letters alone, so that every substring of the text is plain.
-LETTERS = {"logit_bias": {token: 60.0 for token in range(3, 29)}, "ignore_eos": True, "seed": 4, "max_tokens": 24}
+LETTERS = {"logit_bias": dict.fromkeys(range(3, 29), 60.0), "ignore_eos": True, "seed": 4, "max_tokens": 24}
 
 
 def test_h1_a_stop_string_over_several_tokens_ends_the_text_before_it(llm: LLM):

@@ -12,7 +12,7 @@ from tests.engine.tiny import GREEDY, random_prompts, tiny_llm
 
 PROMPTS = random_prompts(3, 4, 20, seed=5)
 # Spaces, the bytes of "é", "世" and "😀", words and letters, so that characters and stop strings span tokens.
-BYTES = {token: 12.0 for token in (*range(70, 97), 3, 4, 5)}
+BYTES = dict.fromkeys((*range(70, 97), 3, 4, 5), 12.0)
 SAMPLED = SamplingParams(temperature=2.0, seed=3, max_tokens=40, ignore_eos=True, logit_bias=BYTES)
 THREE = SamplingParams(n=3, temperature=1.5, seed=3, max_tokens=24, logit_bias=BYTES)
 

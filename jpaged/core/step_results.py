@@ -1,0 +1,126 @@
+"""What a step gave is taken into the sequences: tokens, ends, logprobs, beams.
+
+Lives here: take_results, and the rule that ends a sequence.
+Promises: a result for a sequence that has left meanwhile changes nothing.
+Must not know: queues, budgets, how a sequence's pages and row are given back.
+"""
+
+from collections.abc import Callable
+
+from jpaged.core.beam import Candidate
+from jpaged.core.cache_manager import CacheManager
+from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.core.plan_builder import PlanBuilder
+from jpaged.core.request import FinishReason
+from jpaged.core.sequence import Sequence, SequenceGroup
+
+End = Callable[[SequenceGroup, Sequence, FinishReason, int | str | None], None]
+
+
+def take_results(
+    plan: SchedulerOutput, made: PlanBuilder, result: StepResult, cache: CacheManager, end: End, now: float
+) -> list[SequenceDelta]:
+    """Index written pages, append tokens, advance beams, and call `end` for every sequence that has ended."""
+    for row, target in zip(plan.rows, made.row_targets, strict=True):
+        if target.sequence.row_slot == target.row_slot:
+            cache.commit(target.group, target.sequence, row.start + row.num_tokens)
+    _keep_prompt_logprobs(made, result)
+    deltas: list[SequenceDelta] = []
+    searches: dict[int, SequenceGroup] = {}
+    for i, (target, token_id) in enumerate(zip(made.sample_targets, result.token_ids, strict=True)):
+        group, sequence, row_slot = target
+        if sequence.row_slot != row_slot:
+            continue  # it ended, or was aborted, while the step ran
+        logprobs = result.logprobs[i] if result.logprobs is not None else None
+        if group.beam is not None:
+            assert logprobs is not None, "a beam's result has its best continuations"
+            group.beam.waiting[sequence.index] = logprobs
+            searches[group.order] = group
+            continue
+        sequence.token_ids.append(token_id)
+        first = group.metrics.first_token is None
+        if first:
+            group.metrics.first_token = now
+        reason, stop_reason = end_of(group, sequence)
+        if reason is not None:
+            end(group, sequence, reason, stop_reason)
+        asked = first and group.request.params.prompt_logprobs is not None
+        prompt_logprobs = tuple(group.prompt_logprobs) if asked else None
+        deltas.append(
+            SequenceDelta(
+                group.request.request_id, sequence.index, token_id, logprobs, reason, stop_reason, prompt_logprobs
+            )
+        )
+    for group in searches.values():
+        deltas += _advance_beams(group, cache, end, now)
+    return deltas
+
+
+def end_of(group: SequenceGroup, sequence: Sequence) -> tuple[FinishReason | None, int | None]:
+    """Whether the sequence ends with its last token: the reason, and the stop token unless it is the model's own."""
+    token_id = sequence.token_ids[-1]
+    if token_id in group.stop_ids and sequence.num_outputs > group.request.params.min_tokens:
+        asked = token_id in (group.request.params.stop_token_ids or ())
+        return FinishReason.STOP, token_id if asked else None
+    if len(sequence.token_ids) >= group.max_len:
+        return FinishReason.LENGTH, None
+    return None, None
+
+
+def _advance_beams(group: SequenceGroup, cache: CacheManager, end: End, now: float) -> list[SequenceDelta]:
+    """Once every beam has its result: the next beams take their seats, or the search is over."""
+    beam, live = group.beam, group.live
+    assert beam is not None
+    if len(beam.waiting) < (len(live) if live[0].num_outputs else 1):
+        return []
+    if group.metrics.first_token is None:
+        group.metrics.first_token = now
+    survivors = beam.advance({s.index: tuple(s.token_ids[s.prompt_len :]) for s in live})
+    if not beam.done:
+        _take_seats(group, survivors, cache)
+        return []
+    deltas = [
+        SequenceDelta(group.request.request_id, i, finish_reason=hypothesis.finish_reason, hypothesis=hypothesis)
+        for i, hypothesis in enumerate(beam.finished)
+    ]
+    for sequence, hypothesis in zip(live, beam.finished, strict=True):
+        end(group, sequence, hypothesis.finish_reason, None)
+    return deltas
+
+
+def _take_seats(group: SequenceGroup, survivors: list[Candidate], cache: CacheManager) -> None:
+    """Each beam that lives on stays where it is; a further continuation of it takes the seat of one that does not.
+
+    A taken seat shares every page of its parent; the first write into the last of them copies it.
+    """
+    live = {sequence.index: sequence for sequence in group.live}
+    staying: dict[int, Candidate] = {}
+    moving: list[Candidate] = []
+    for candidate in survivors:
+        if candidate.parent in staying:
+            moving.append(candidate)
+        else:
+            staying[candidate.parent] = candidate
+    free = [sequence for index, sequence in live.items() if index not in staying]
+    for sequence in free:
+        cache.release(sequence)
+    for sequence, candidate in zip(free, moving, strict=True):
+        parent = live[candidate.parent]
+        sequence.token_ids = list(parent.token_ids)
+        cache.fork(parent, sequence)
+    seats = [*((live[index], candidate) for index, candidate in staying.items()), *zip(free, moving, strict=True)]
+    assert group.beam is not None
+    for sequence, candidate in seats:
+        sequence.token_ids.append(candidate.token_id)
+        sequence.moved = True
+        group.beam.scores[sequence.index] = candidate.score
+
+
+def _keep_prompt_logprobs(made: PlanBuilder, result: StepResult) -> None:
+    if not result.prompt_logprobs:
+        return
+    groups = {target.row_slot: target.group for target in made.row_targets}
+    for part in result.prompt_logprobs:
+        kept = groups[part.row_slot].prompt_logprobs
+        # A resumed prompt gives the same entries again: they replace the first ones.
+        kept[part.start - 1 : part.start - 1 + len(part.entries)] = part.entries

@@ -1,0 +1,68 @@
+"""Keys and values of one byte an element.
+
+Lives here: the dtypes of quantised pools, `quantise`, and the dtypes in which their products are made.
+Promises: one float32 scale a token and kv head, so that no page is ever written a second time to change its scale.
+Must not know: pages, slots, attention.
+"""
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Shaped
+
+LARGEST = {
+    jnp.dtype(jnp.int8): 127.0,
+    jnp.dtype(jnp.float8_e4m3fn): 448.0,
+    jnp.dtype(jnp.float8_e5m2): 57344.0,
+}
+"""What the largest element of a token's head becomes; -128 is not used, so that a head and its negative round alike."""
+
+SCALE_BYTES = 4
+_SMALLEST_SCALE = float(jnp.finfo(jnp.float32).tiny)
+
+
+def is_quantised(dtype: DTypeLike) -> bool:
+    """Whether a pool of `dtype` has scales."""
+    return jnp.dtype(dtype) in LARGEST
+
+
+def quantise(heads: Float[Array, "T K H"], dtype: DTypeLike) -> tuple[Shaped[Array, "T K H"], Float[Array, "T K"]]:
+    """Each head as elements of `dtype` and one float32 scale: element times scale is the value again.
+
+    The scale is the head's largest magnitude over LARGEST, elements round to nearest, ties to even. With s the scale,
+    a value x comes back within s / 2 from int8, within max(|x| / 16, s / 1024) from float8_e4m3fn and within
+    max(|x| / 8, s / 2**17) from float8_e5m2. A head of zeros, or one whose scale no normal float32 can say, has scale
+    0 and comes back as zeros. A head with a NaN or an infinity has scale NaN and comes back as NaN: loud, and seen by
+    those alone who may see that token.
+    """
+    largest = LARGEST[jnp.dtype(dtype)]
+    values = heads.astype(jnp.float32)
+    scale = jnp.abs(values).max(axis=-1) / largest
+    finite = jnp.isfinite(scale)
+    usable = finite & (scale >= _SMALLEST_SCALE)
+    # Selected before and after the division: neither 0 / 0 nor a NaN is ever cast to an integer.
+    ratio = values / jnp.where(usable, scale, 1.0)[..., None]
+    ratio = jnp.clip(jnp.where(usable[..., None], ratio, 0.0), -largest, largest)
+    if jnp.issubdtype(dtype, jnp.integer):
+        ratio = jnp.round(ratio)
+    return ratio.astype(dtype), jnp.where(usable, scale, jnp.where(finite, 0.0, jnp.nan))
+
+
+def key_dtype(query_dtype: DTypeLike, pool_dtype: DTypeLike) -> jnp.dtype:
+    """In what queries and keys are multiplied. Every 1-byte value is exact in each of the three float types."""
+    return jnp.dtype(query_dtype if is_quantised(pool_dtype) else jnp.promote_types(query_dtype, pool_dtype))
+
+
+def value_dtype(query_dtype: DTypeLike, pool_dtype: DTypeLike) -> jnp.dtype:
+    """In what weights and values are multiplied.
+
+    A scale is folded into the weights, and a weight times a scale may be below all float16 numbers: 16-bit queries of
+    a quantised pool take bfloat16.
+    """
+    if not is_quantised(pool_dtype):
+        return jnp.dtype(jnp.promote_types(query_dtype, pool_dtype))
+    return jnp.dtype(jnp.float32 if jnp.dtype(query_dtype) == jnp.float32 else jnp.bfloat16)
+
+
+def scaled(array: Array, scale: Array | None) -> Array:
+    """`array` times `scale`; `array` itself where the pool has no scales."""
+    return array if scale is None else array * scale
