@@ -69,7 +69,7 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         require_int("max_num_seqs", self.max_num_seqs, 1, 4096)
-        require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, None)
+        require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**20)
         require_int("max_model_len", self.max_model_len, 2, None)
         if self.long_prefill_token_threshold is not None:
             require_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 1, None)

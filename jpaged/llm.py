@@ -166,8 +166,9 @@ class LLM:
     def _add(self, prompts: Any, sampling_params: Any) -> list[Response]:
         encode = None if self.tokenizer is None else self.tokenizer.encode
         parsed = parse_prompts(prompts, encode)
-        beam = sampling_params if isinstance(sampling_params, BeamSearchParams) else None
-        if beam is not None:
+        beam = None
+        if isinstance(sampling_params, BeamSearchParams):
+            beam = sampling_params
             sampling_params = beam_params(beam, len(self.config.model.eos_token_ids))
         params = match_params(sampling_params, len(parsed))
         requests = [self._request(i, *pair, beam) for i, pair in enumerate(zip(parsed, params, strict=True))]

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.quantised import is_quantised
 
@@ -135,6 +135,16 @@ def rows_of_positions(
     column = jnp.minimum(positions // kv.page_size, block_tables.shape[-1] - 1)
     page = jnp.take(block_tables, column, axis=-1, mode="clip")
     return first_row_of_layer(kv, layer) + page * kv.page_size + positions % kv.page_size
+
+
+def scales_of_rows(
+    scale_rows: Float[Array, "R K"] | None, rows: Int[Array, "*rows C"], seen: Bool[Array, "*rows C"]
+) -> Float[Array, "*rows K C"] | None:
+    """The scales of the given rows, 0 where `seen` is false: an unfilled slot's may be NaN. None for a pool without."""
+    if scale_rows is None:
+        return None
+    scale = jnp.take(scale_rows, rows, axis=0, mode="clip")
+    return jnp.where(seen[..., None], scale, 0).swapaxes(-1, -2)
 
 
 def check_pool(kv: KVPages, layer: ArrayLike = 0) -> None:

@@ -17,12 +17,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.quantised import is_quantised
 
 # JAX 0.11 deprecated Pallas on Triton; it still is the backend that covers every NVIDIA GPU. JAX says so when a program
 # is lowered, long after `call` has returned, hence a filter for the process.
 warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
 
 SMALLEST_DOT = 16
+_BEFORE_ADA = ("A100", "A800", "A10", "A16", "A2", "A30", "A40", "RTX A", "RTX 30", "RTX 20", "T4", "V100")
 
 
 def call(
@@ -74,6 +76,41 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if size < 1 or power_of_two(size) != size:
             raise ValueError(f"{name}={size} must be a power of two: Triton has no other tile sizes")
+
+
+def load_as(dtype: jnp.dtype, ref: Any, place: tuple[Any, ...], mask: Array) -> Array:
+    """What `ref` holds at `place` as `dtype`, 0 where `mask` is false."""
+    if not is_quantised(ref.dtype):
+        return plgpu.load(ref.at[place], mask=mask, other=0.0).astype(dtype)
+    # Selected after the cast: the backend has no zero of an 8-bit float to put where nothing is loaded.
+    return jnp.where(mask, plgpu.load(ref.at[place], mask=mask).astype(dtype), jnp.zeros((), dtype))
+
+
+def load_scales(kv_ref: KVPages, tokens: tuple[Any, ...], mask: Array) -> tuple[Array | None, Array | None]:
+    """The key and value scales of a block of tokens as rows `[1, C]`, 0 where `mask` is false; None without scales."""
+    k_scale, v_scale = (
+        None if ref is None else plgpu.load(ref.at[tokens], mask=mask, other=0.0)[None, :]
+        for ref in (kv_ref.k_scale, kv_ref.v_scale)
+    )
+    return k_scale, v_scale
+
+
+def check_pool(kv: KVPages) -> None:
+    """Nothing, or NotImplementedError for a pool that a Triton kernel cannot read on the device traced for."""
+    check_offsets(kv)
+    if kv.k.dtype == jnp.float8_e4m3fn and not _converts_e4m3():
+        raise NotImplementedError(
+            "implementation='triton' cannot read a float8_e4m3fn pool on this GPU: it converts that type from compute "
+            "capability 8.9 on (Ada, Hopper). Use float8_e5m2 or int8"
+        )
+
+
+def _converts_e4m3() -> bool:
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is not None:
+        return not any(name in device.device_kind for name in _BEFORE_ADA)
+    capability = getattr(jax.devices()[0], "compute_capability", None)
+    return capability is None or float(capability) >= 8.9
 
 
 def check_offsets(kv: KVPages) -> None:

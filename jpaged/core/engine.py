@@ -115,10 +115,10 @@ class Engine:
         if not self.scheduler.has_unfinished:
             return []
         start = self.clock.now()
-        plan = self.scheduler.schedule(start)
-        self.stats.after_schedule(plan, self.scheduler)
-        scheduled = self.clock.now()
         try:
+            plan = self.scheduler.schedule(start)
+            self.stats.after_schedule(plan, self.scheduler)
+            scheduled = self.clock.now()
             result = self.executor.execute(plan)
             executed = self.clock.now()
             deltas = self.scheduler.update(plan, result, executed)

@@ -6,6 +6,7 @@ donated to the program that writes it.
 Must not know: whose pages they are, when they move.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -26,16 +27,15 @@ class HostPages:
 
     def __init__(self, kv_pages: KVPages, num_pages: int, programs: ProgramTable) -> None:
         self._programs = programs
-        self._arrays = [
-            None if a is None else np.empty((num_pages + 1, a.shape[0], *a.shape[2:]), a.dtype) for a in kv_pages
-        ]
+        # Page by page, each with all its layers: a move is one contiguous block a page. A pool has at most 4 arrays.
+        self._arrays = jax.tree.map(lambda a: np.empty(_paged(a, num_pages + 1), a.dtype), kv_pages)
         self._read = jax.jit(read_pages)
         self._write = jax.jit(write_pages, donate_argnums=(0,))
 
     @property
     def nbytes(self) -> int:
         """Bytes of host memory that it takes."""
-        return sum(a.nbytes for a in self._arrays if a is not None)
+        return sum(array.nbytes for array in jax.tree.leaves(self._arrays))
 
     def take(self, kv_pages: KVPages, swaps: tuple[PageSwap, ...]) -> None:
         """Copy device pages to the host; returns when they are there."""
@@ -43,9 +43,8 @@ class HostPages:
         for part, device, count in _parts(swaps, "device"):
             blocks = jax.device_get(program(kv_pages, jax.device_put(device)))
             hosts = [swap.host for swap in part]
-            for array, block in zip(self._arrays, blocks, strict=True):
-                if array is not None:
-                    array[hosts] = block[:count]
+            for array, block in zip(jax.tree.leaves(self._arrays), jax.tree.leaves(blocks), strict=True):
+                array[hosts] = block[:count]
 
     def give(self, kv_pages: KVPages, swaps: tuple[PageSwap, ...]) -> KVPages:
         """The pool with host pages copied into device pages; the pool given is donated."""
@@ -53,7 +52,7 @@ class HostPages:
         for part, device, count in _parts(swaps, "device", padding=kv_pages.num_pages):
             hosts = [swap.host for swap in part] + [part[0].host] * (PAGES_TOGETHER - count)
             # Fancy indexing makes a fresh buffer: the transfer may alias it.
-            blocks = KVPages(*(None if a is None else a[hosts] for a in self._arrays))
+            blocks = jax.tree.map(operator.itemgetter(hosts), self._arrays)
             kv_pages = program(kv_pages, *jax.device_put((device, blocks)))
         return kv_pages
 
@@ -67,28 +66,25 @@ class HostPages:
 
         def lower() -> Any:
             pages = jax.ShapeDtypeStruct((PAGES_TOGETHER,), jnp.int32)
-            shapes = (
-                None if a is None else jax.ShapeDtypeStruct((PAGES_TOGETHER, a.shape[0], *a.shape[2:]), a.dtype)
-                for a in kv_pages
-            )
-            return self._write.lower(kv_pages, pages, KVPages(*shapes))
+            blocks = jax.tree.map(lambda a: jax.ShapeDtypeStruct(_paged(a, PAGES_TOGETHER), a.dtype), kv_pages)
+            return self._write.lower(kv_pages, pages, blocks)
 
         return self._programs.get("swap_in", lower)
 
 
 def read_pages(kv_pages: KVPages, pages: jax.Array) -> KVPages:
     """The contents of `pages`, page by page, every layer of each."""
-    return KVPages(*(None if a is None else jnp.moveaxis(a[:, pages], 1, 0) for a in kv_pages))
+    return jax.tree.map(lambda a: jnp.moveaxis(a[:, pages], 1, 0), kv_pages)
 
 
 def write_pages(kv_pages: KVPages, pages: jax.Array, blocks: KVPages) -> KVPages:
     """The pool with `blocks` in `pages`; ids past the pool are padding and are dropped."""
-    return KVPages(
-        *(
-            None if a is None else a.at[:, pages].set(jnp.moveaxis(block, 0, 1), mode="drop")
-            for a, block in zip(kv_pages, blocks, strict=True)
-        )
-    )
+    return jax.tree.map(lambda a, block: a.at[:, pages].set(jnp.moveaxis(block, 0, 1), mode="drop"), kv_pages, blocks)
+
+
+def _paged(array: Any, num_pages: int) -> tuple[int, ...]:
+    """The shape of `num_pages` pages of a pool's array `[L, P, ...]`, page by page."""
+    return (num_pages, array.shape[0], *array.shape[2:])
 
 
 def _parts(swaps: tuple[PageSwap, ...], side: str, padding: int = 0) -> Any:

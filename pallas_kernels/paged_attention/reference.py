@@ -5,13 +5,16 @@ Promises: float32 throughout; nothing outside a row's context reaches its output
 Must not know: speed. It gathers a row's whole table.
 """
 
+from collections.abc import Iterator
+
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from pallas_kernels.kv_pages import KVPages
 from pallas_kernels.paged_attention.tuned import DecodeTuning
+from pallas_kernels.quantised import scaled
 from pallas_kernels.scores import MASKED, ScoreRule
 
 
@@ -34,7 +37,7 @@ def paged_attention(
 
     def one_row(row: tuple[Array, Array, Array]) -> Array:
         query, table, length = row
-        keys, values = (_heads_first(pages[layer, table], group) for pages in (kv.k, kv.v))
+        keys, values = (_heads_first(*pages, group) for pages in _pages_of(kv, layer, table))
         distance = length - 1 - key_positions
         visible = rule.visible(distance)
         product = jnp.einsum("nh,nth->nt", query.astype(jnp.float32), keys, precision=lax.Precision.HIGHEST)
@@ -50,6 +53,14 @@ def paged_attention(
     return lax.map(one_row, (q, block_tables, context_lens)).astype(q.dtype)
 
 
-def _heads_first(pages: Float[Array, "M S K H"], group: int) -> Float[Array, "N T H"]:
-    tokens = pages.reshape(-1, *pages.shape[2:]).astype(jnp.float32)
+def _pages_of(kv: KVPages, layer: ArrayLike, table: Int[Array, " M"]) -> Iterator[tuple[Array, Array | None]]:
+    for pages, scale in ((kv.k, kv.k_scale), (kv.v, kv.v_scale)):
+        yield pages[layer, table], None if scale is None else scale[layer, table]
+
+
+def _heads_first(
+    pages: Shaped[Array, "M S K H"], scale: Float[Array, "M S K"] | None, group: int
+) -> Float[Array, "N T H"]:
+    tokens = scaled(pages.astype(jnp.float32), None if scale is None else scale[..., None])
+    tokens = tokens.reshape(-1, *pages.shape[2:])
     return jnp.repeat(jnp.swapaxes(tokens, 0, 1), group, axis=0)

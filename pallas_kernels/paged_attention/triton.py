@@ -21,6 +21,7 @@ from pallas_kernels.kv_pages import KVPages
 from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.products import precision_of
+from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.scores import ScoreRule
 
 
@@ -37,6 +38,7 @@ def paged_attention(
     interpret: bool = False,
 ) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token."""
+    triton_call.check_pool(kv)
     num_rows, num_heads, head_dim = q.shape
     block, splits, num_warps, num_stages = _sizes(tuning, num_rows * kv.num_kv_heads, block_tables, kv)
     kernel = partial(
@@ -61,7 +63,7 @@ def paged_attention(
         num_warps=num_warps,
         num_stages=num_stages,
         interpret=interpret,
-    )(triton_call.layer_operand(layer), q, kv.k, kv.v, block_tables, context_lens, slopes)
+    )(triton_call.layer_operand(layer), q, kv, block_tables, context_lens, slopes)
     return out[:, 0] if splits == 1 else _merge(out, log_total).astype(q.dtype)
 
 
@@ -90,8 +92,7 @@ def _merge(out: Float[Array, "B X N H"], log_total: Float[Array, "B X N"]) -> Fl
 def _attend_split(
     layer_ref: Any,
     q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
+    kv_ref: Any,
     table_ref: Any,
     length_ref: Any,
     slope_ref: Any,
@@ -117,22 +118,22 @@ def _attend_split(
     live = (member < group)[:, None] & (dim < head_dim)[None, :]
     query = plgpu.load(q_ref.at[row, head[:, None], dim[None, :]], mask=live, other=0.0)
     slope = plgpu.load(slope_ref.at[head], mask=member < group, other=0.0)[:, None] if has_slopes else None
-    dtype = jnp.promote_types(q_ref.dtype, k_ref.dtype)
-    dot = partial(plgpu.dot, precision=precision_of(dtype))
+    multiplying, weighing = key_dtype(q_ref.dtype, kv_ref.k.dtype), value_dtype(q_ref.dtype, kv_ref.v.dtype)
 
     def body(i: Array, state: SoftmaxState) -> SoftmaxState:
         token = first + i * block + jnp.arange(block)
         inside = token < end
         page = plgpu.load(table_ref.at[row, token // page_size], mask=inside, other=0)
         slot = (layer, page[:, None], (token % page_size)[:, None], kv_head, dim[None, :])
+        k_scale, v_scale = triton_call.load_scales(kv_ref, (layer, page, token % page_size, kv_head), inside)
         loaded = inside[:, None] & (dim < head_dim)[None, :]
-        keys = plgpu.load(k_ref.at[slot], mask=loaded, other=0.0)
-        product = dot(query.astype(dtype), keys.astype(dtype).T)
-        score = rule.score(product, (length - 1 - token)[None, :], slope)
+        keys = triton_call.load_as(multiplying, kv_ref.k, slot, loaded)
+        product = plgpu.dot(query.astype(multiplying), keys.T, precision=precision_of(multiplying))
+        score = rule.score(scaled(product, k_scale), (length - 1 - token)[None, :], slope)
 
         def weigh(weight: Array) -> Array:
-            values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
-            return dot(weight.astype(dtype), values.astype(dtype))
+            values = triton_call.load_as(weighing, kv_ref.v, slot, loaded)
+            return plgpu.dot(scaled(weight, v_scale).astype(weighing), values, precision=precision_of(weighing))
 
         return online_softmax.absorb(state, score, inside[None, :], weigh)
 

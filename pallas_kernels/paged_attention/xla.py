@@ -14,10 +14,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import online_softmax
-from pallas_kernels.kv_pages import KVPages, rows_of_positions
+from pallas_kernels.kv_pages import KVPages, rows_of_positions, scales_of_rows
 from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.products import dot
+from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.scores import ScoreRule
 
 CHUNK_TOKENS = 128
@@ -80,6 +81,8 @@ def _attend_together(
     chunk: int,
 ) -> Float[Array, "B N H"]:
     k_rows, v_rows = kv.token_rows()
+    k_scales, v_scales = kv.scale_rows()
+    weighing = value_dtype(q.dtype, v_rows.dtype)
     query = _spread_over_kv_heads(q, kv.num_kv_heads)
     newest = context_lens - 1
 
@@ -88,13 +91,17 @@ def _attend_together(
         rows = rows_of_positions(kv, block_tables, position, layer)
         distance = newest[:, None] - position
         visible = rule.visible(distance)
-        keys = jnp.take(k_rows, rows, axis=0, mode="clip")
+        keys = jnp.take(k_rows, rows, axis=0, mode="clip").astype(key_dtype(q.dtype, k_rows.dtype))
         # Values are selected, not multiplied by 0: an unfilled slot may hold NaN or infinity.
         values = jnp.where(visible[..., None], jnp.take(v_rows, rows, axis=0, mode="clip"), 0)
-        score = rule.score(dot("bnw,bcw->bnc", query, keys), distance[:, None], slopes)
+        k_scale, v_scale = (
+            _of_query_heads(scales_of_rows(scales, rows, visible), q.shape[1]) for scales in (k_scales, v_scales)
+        )
+        product = scaled(dot("bnw,bcw->bnc", query, keys), k_scale)
+        score = rule.score(product, distance[:, None], slopes)
 
         def weigh(weight: Array) -> Array:
-            return dot("bnc,bcw->bnw", weight.astype(jnp.result_type(q, values)), values)
+            return dot("bnc,bcw->bnw", scaled(weight, v_scale).astype(weighing), values.astype(weighing))
 
         return online_softmax.absorb(state, score, visible[:, None], weigh)
 
@@ -103,6 +110,10 @@ def _attend_together(
     last = (context_lens.max() + chunk - 1) // chunk
     out = online_softmax.finish(lax.fori_loop(first, last, body, start))
     return _own_kv_head(out, kv.num_kv_heads).astype(q.dtype)
+
+
+def _of_query_heads(scale: Float[Array, "B K C"] | None, num_heads: int) -> Float[Array, "B N C"] | None:
+    return None if scale is None else jnp.repeat(scale, num_heads // scale.shape[1], axis=1)
 
 
 def _spread_over_kv_heads(q: Float[Array, "B N H"], num_kv_heads: int) -> Float[Array, "B N W"]:

@@ -20,6 +20,7 @@ from pallas_kernels import online_softmax, triton_call
 from pallas_kernels.kv_pages import KVPages
 from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.products import precision_of
+from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.ragged_paged_attention.rows import place_blocks, place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
 from pallas_kernels.scores import ScoreRule
@@ -39,6 +40,7 @@ def ragged_paged_attention(
     interpret: bool = False,
 ) -> Float[Array, "T N H"]:
     """Attention output of every packed query."""
+    triton_call.check_pool(kv)
     num_queries, num_heads, head_dim = q.shape
     group = num_heads // kv.num_kv_heads
     block_queries, block_tokens, num_warps, num_stages = _sizes(tuning, group, head_dim)
@@ -63,7 +65,7 @@ def ragged_paged_attention(
         num_warps=num_warps,
         num_stages=num_stages,
         interpret=interpret,
-    )(*operands, kv.k, kv.v, block_tables, slopes)
+    )(*operands, kv, block_tables, slopes)
     # No program writes the queries of nobody, and a fresh output may hold anything.
     owned = place_queries(query_starts, context_lens, num_queries).position >= 0
     return jnp.where(owned[:, None, None], out, 0)
@@ -92,8 +94,7 @@ def _attend_block(
     start_ref: Any,
     length_ref: Any,
     q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
+    kv_ref: Any,
     table_ref: Any,
     slope_ref: Any,
     out_ref: Any,
@@ -129,23 +130,23 @@ def _attend_block(
     end = jnp.minimum(length, length - num_queries + first_query + block_queries)
     end = jnp.where(first_query < num_queries, end, 0)
     first = rule.first_visible(length - num_queries + first_query) // block_tokens * block_tokens
-    dtype = jnp.promote_types(q_ref.dtype, k_ref.dtype)
-    dot = partial(plgpu.dot, precision=precision_of(dtype))
+    multiplying, weighing = key_dtype(q_ref.dtype, kv_ref.k.dtype), value_dtype(q_ref.dtype, kv_ref.v.dtype)
 
     def body(i: Array, state: SoftmaxState) -> SoftmaxState:
         token = first + i * block_tokens + jnp.arange(block_tokens)
         inside = token < end
         page = plgpu.load(table_ref.at[row, token // page_size], mask=inside, other=0)
         slot = (layer, page[:, None], (token % page_size)[:, None], kv_head, dim[None, :])
+        k_scale, v_scale = triton_call.load_scales(kv_ref, (layer, page, token % page_size, kv_head), inside)
         loaded = inside[:, None] & (dim < head_dim)[None, :]
-        keys = plgpu.load(k_ref.at[slot], mask=loaded, other=0.0)
-        product = dot(query.astype(dtype), keys.astype(dtype).T)
+        keys = triton_call.load_as(multiplying, kv_ref.k, slot, loaded)
+        product = plgpu.dot(query.astype(multiplying), keys.T, precision=precision_of(multiplying))
         distance = query_position[:, None] - token[None, :]
-        score = rule.score(product, distance, slope)
+        score = rule.score(scaled(product, k_scale), distance, slope)
 
         def weigh(weight: Array) -> Array:
-            values = plgpu.load(v_ref.at[slot], mask=loaded, other=0.0)
-            return dot(weight.astype(dtype), values.astype(dtype))
+            values = triton_call.load_as(weighing, kv_ref.v, slot, loaded)
+            return plgpu.dot(scaled(weight, v_scale).astype(weighing), values, precision=precision_of(weighing))
 
         return online_softmax.absorb(state, score, rule.visible(distance) & inside[None, :], weigh)
 

@@ -11,11 +11,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import online_softmax
-from pallas_kernels.kv_pages import KVPages, rows_of_positions
+from pallas_kernels.kv_pages import KVPages, rows_of_positions, scales_of_rows
 from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.paged_attention import DecodeTuning
 from pallas_kernels.paged_attention import xla as decode
 from pallas_kernels.products import dot
+from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.ragged_paged_attention.rows import place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
 from pallas_kernels.scores import ScoreRule
@@ -95,6 +96,8 @@ def _attend_block(
     chunk: int,
 ) -> Float[Array, "C N H"]:
     k_rows, v_rows = kv.token_rows()
+    k_scales, v_scales = kv.scale_rows()
+    multiplying, weighing = key_dtype(queries.dtype, k_rows.dtype), value_dtype(queries.dtype, v_rows.dtype)
     block, num_heads, head_dim = queries.shape
     num_kv_heads, group = kv.num_kv_heads, num_heads // kv.num_kv_heads
     query = queries.reshape(block, num_kv_heads, group, head_dim).transpose(1, 2, 0, 3)
@@ -112,11 +115,16 @@ def _attend_block(
         # Values are selected, not multiplied by 0: an unfilled slot may hold NaN or infinity.
         values = jnp.where(filled[:, None], jnp.take(v_rows, rows, axis=0, mode="clip"), 0)
         values = values.reshape(chunk, num_kv_heads, head_dim)
-        product = dot("kmh,ckh->kmc", query, keys).reshape(num_kv_heads, group, block, chunk)
+        k_scale, v_scale = (
+            None if scale is None else scale[:, None]
+            for scale in (scales_of_rows(scales, rows, filled) for scales in (k_scales, v_scales))
+        )
+        product = scaled(dot("kmh,ckh->kmc", query, keys.astype(multiplying)), k_scale)
+        product = product.reshape(num_kv_heads, group, block, chunk)
         score = rule.score(product, distance, slopes).reshape(num_kv_heads, group * block, chunk)
 
         def weigh(weight: Array) -> Array:
-            return dot("kmc,ckh->kmh", weight.astype(jnp.result_type(queries, values)), values)
+            return dot("kmc,ckh->kmh", scaled(weight, v_scale).astype(weighing), values.astype(weighing))
 
         return online_softmax.absorb(state, score, visible, weigh)
 

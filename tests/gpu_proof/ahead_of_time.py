@@ -1,0 +1,113 @@
+"""Compilation for a GPU that is not there.
+
+Lives here: the targets, `compile_for`, and what a compiled program tells about itself.
+Promises: XLA, Triton and Mosaic GPU all run to machine code; a register spill fails the compilation.
+Must not know: what is compiled.
+"""
+
+import math
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import ptxas
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec
+
+TARGETS = {
+    "A100-40": "NVIDIA_A100-SXM4-40GB",
+    "A100-80": "NVIDIA_A100-SXM4-80GB",
+    "H100": "NVIDIA_H100_80GB_HBM3",
+    "H200": "NVIDIA_H200_141GB_HBM3e",
+}
+
+# Autotuning runs kernels, which takes a GPU.
+_OPTIONS = {"xla_gpu_autotune_level": "0", "xla_gpu_fail_ptx_compilation_on_register_spilling": True}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a compiled program says of itself.
+
+    Bytes of temporary memory and of arguments updated in place; kinds and names of its thunks, in order; its optimised
+    HLO; registers a thread by kernel, where they are known.
+    """
+
+    temp: int
+    aliased: int
+    thunks: list[tuple[str, str]]
+    hlo: str
+    registers: dict[str, int]
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many thunks of each kind there are."""
+        return Counter(kind for kind, _ in self.thunks)
+
+    def largest(self, *operations: str) -> int:
+        """Bytes of the largest result of any instruction of the given kinds."""
+        pattern = rf"= (\w+)\[([\d,]*)\]\S* (?:{'|'.join(operations)})\("
+        sizes = [_bytes(dtype, dims) for dtype, dims in re.findall(pattern, self.hlo)]
+        return max(sizes, default=0)
+
+
+def _bytes(dtype: str, dims: str) -> int:
+    bits = int((re.findall(r"\d+", dtype.split("e")[0]) or ["8"])[0])
+    return math.prod(int(n) for n in dims.split(",") if n) * bits // 8
+
+
+@cache
+def _mesh(target: str) -> jax.sharding.Mesh:
+    # Asked for its devices, JAX looks for plugins; JAX_PLATFORMS=cpu keeps the plugin from looking for a driver.
+    jax.devices()
+    text = (Path(__file__).parent / "targets" / f"{TARGETS[target]}.txtpb").read_text()
+    topology = topologies.get_topology_desc(
+        platform="cuda", topology_name="", topology="1x1x1", target_config=text
+    )
+    return jax.sharding.Mesh(np.array(topology.devices), ("gpu",))
+
+
+def compile_for(target: str, function: Callable[..., Any], *args: Any, donate: Any = ()) -> Program:
+    """`function` compiled for a target; `args` are trees of shapes and dtypes, never arrays."""
+    mesh = _mesh(target)
+    one_device = NamedSharding(mesh, PartitionSpec())
+    args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=one_device), args)
+    with jax.set_mesh(mesh), _mosaic_architecture(target), tempfile.TemporaryDirectory() as folder:
+        lowered = jax.jit(function, donate_argnums=donate).lower(*args)
+        options = _OPTIONS | {"xla_dump_to": folder}
+        if ptxas.found():
+            options["xla_dump_emitter_re"] = ".*"
+        with ptxas.mosaic_report() as report:
+            compiled = lowered.compile(compiler_options=options)
+        registers = ptxas.registers_of_folder(Path(folder)) | ptxas.registers_of_mosaic(report[0])
+        thunks = _thunks(Path(folder))
+    memory = compiled.memory_analysis()
+    return Program(memory.temp_size_in_bytes, memory.alias_size_in_bytes, thunks, compiled.as_text(), registers)
+
+
+def _thunks(folder: Path) -> list[tuple[str, str]]:
+    (path,) = folder.glob("*.thunk_sequence.txt")
+    thunks = re.findall(r"^\s*\d+: (k\w+) \[.*?\] ?(\S*)", path.read_text(), re.M)
+    assert thunks, "the dump of thunks has another form; ahead_of_time._thunks must learn it"
+    return thunks
+
+
+@contextmanager
+def _mosaic_architecture(target: str) -> Iterator[None]:
+    # Mosaic GPU asks the device of the process, and takes an abstract one for a Hopper. JAX has no other way to say it.
+    from jax.experimental.mosaic.gpu import utils
+
+    architecture = (8, 0) if target.startswith("A100") else (9, 0)
+    before, utils._infer_arch = utils._infer_arch, lambda: architecture
+    try:
+        yield
+    finally:
+        utils._infer_arch = before
