@@ -9,23 +9,27 @@ import dataclasses
 import logging
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jpaged import __version__
+from jpaged import __version__, plots
 from jpaged.bench.cli import bench
 from jpaged.cli_options import (
     ENGINE_FIELDS,
-    SAMPLING_FIELDS,
     UserErrorGroup,
+    beam_options,
     engine_options,
     json_option,
     pick,
     print_json,
     sampling_options,
+    take_params,
 )
+from jpaged.core.request import RequestOutput
+from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 
 
 @click.group("jpaged", cls=UserErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,30 +47,42 @@ def main(verbose: bool) -> None:
 @click.option("--prompts-file", type=click.Path(path_type=Path), help="One prompt a line, instead of arguments.")
 @click.option("--chat", is_flag=True, help="Each prompt is a user's message, laid out by the model's chat template.")
 @click.option("--stats", "show_stats", is_flag=True, help="End with a summary of the run.")
+@click.option("--page-map", type=click.Path(path_type=Path), help="Draw who held which page when (PNG, SVG or PDF).")
+@click.option("--priority", type=int, multiple=True, help="One a prompt; the lowest goes first.")
+@beam_options
 @sampling_options
 @engine_options
 @json_option
 def generate(
-    prompts: tuple[str, ...], prompts_file: Path | None, chat: bool, show_stats: bool, as_json: bool, **options: Any
+    prompts: tuple[str, ...],
+    prompts_file: Path | None,
+    chat: bool,
+    show_stats: bool,
+    page_map: Path | None,
+    priority: tuple[int, ...],
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Generate for PROMPTS (one or many) as one continuous batch, and stream the text."""
-    from jpaged.core.sampling_params import SamplingParams
     from jpaged.llm import LLM
 
     texts = _read_prompts(prompts, prompts_file)
-    params = SamplingParams(**pick(options, SAMPLING_FIELDS))
-    if params.logprobs is not None and not as_json:
+    params = take_params(options)
+    if isinstance(params, SamplingParams) and params.logprobs is not None and not as_json:
         raise ValueError(f"logprobs={params.logprobs}: shown with --json alone; add --json")
-    llm = LLM(**pick(options, ENGINE_FIELDS))
+    if page_map is not None:
+        plots.check_target(page_map)
+    llm = LLM(**pick(options, ENGINE_FIELDS), record_steps=page_map is not None)
     inputs: list[Any] = [llm.render_chat([{"role": "user", "content": text}]) for text in texts] if chat else texts
     start = time.perf_counter()
+    outputs = _generate(llm, inputs, params, list(priority) or None, None if as_json else texts)
+    seconds = time.perf_counter() - start
+    if page_map is not None:
+        plots.page_map(llm.step_records, page_map)
     if as_json:
-        outputs = llm.generate(inputs, params, use_tqdm=False)
         print_json({"outputs": [dataclasses.asdict(output) for output in outputs], "stats": llm.stats()})
-        return
-    _print_stream(llm.stream(inputs, params), texts, params.n)
-    if show_stats:
-        click.echo(summary(llm.stats(), time.perf_counter() - start))
+    elif show_stats:
+        click.echo(summary(llm.stats(), seconds))
 
 
 main.add_command(bench)
@@ -103,18 +119,41 @@ def summary(stats: dict[str, Any], seconds: float) -> str:
     tokens = stats["num_tokens_sampled"]
     busy = max(seconds - stats["compile_seconds"], 1e-9)
     share = stats["pages_used_peak"] / stats["pages_total"]
+    times = (
+        f"{name} {stats[key]:.1f} ms"
+        for name, key in (("queue", "median_queue_ms"), ("TTFT", "median_ttft_ms"), ("ITL", "median_itl_ms"))
+        if stats[key] is not None
+    )
     return "\n".join(
         (
             f"{tokens} tokens in {seconds:.1f} s, {stats['compile_seconds']:.1f} s of it compiling: "
             f"{tokens / busy:.1f} tokens/s",
+            f"medians, compiling included: {', '.join(times)}",
             f"{stats['num_steps']} steps, {stats['host_ms_per_step']:.2f} ms of host time each; "
             f"{stats['compiled_programs']} programs compiled; attention: {stats['attention_implementation']}",
+            f"preemptions: {stats['num_preemptions_recompute']} recomputed, {stats['num_preemptions_swap']} swapped "
+            f"({stats['num_pages_swapped_out']} pages out, {stats['num_pages_swapped_in']} in)",
+            f"sharing saved {stats['sharing_saved']:.1%} of the pages (at most {stats['pages_saved_peak']} at once); "
+            f"{stats['num_page_copies']} page copies; {stats['prefix_hit_tokens']} prompt tokens from the prefix "
+            f"cache; {stats['num_evictions']} evictions",
             f"pages of {stats['page_size']} tokens: {stats['pages_used_peak']} of {stats['pages_total']} used at peak "
-            f"({share:.1%}); tail waste {stats['tail_waste_mean']:.1%}; "
-            f"{stats['prefix_hit_tokens']} prompt tokens from the prefix cache; "
-            f"{stats['num_preemptions_recompute']} preemptions",
+            f"({share:.1%}); tail waste {stats['tail_waste_mean']:.1%}",
         )
     )
+
+
+def _generate(
+    llm: Any, inputs: list[Any], params: Any, priority: list[int] | None, shown: list[str] | None
+) -> list[RequestOutput]:
+    """Run the prompts; what comes is printed under the texts `shown`, unless that is None."""
+    if isinstance(params, BeamSearchParams):
+        outputs = llm.beam_search(inputs, params, priority=priority, use_tqdm=False)
+        if shown is not None:
+            _print_beams(outputs, shown)
+        return outputs
+    if shown is None:
+        return llm.generate(inputs, params, priority=priority, use_tqdm=False)
+    return _print_stream(llm.stream(inputs, params, priority=priority), shown, params.n)
 
 
 def _read_prompts(prompts: tuple[str, ...], prompts_file: Path | None) -> list[str]:
@@ -135,14 +174,26 @@ def _read_prompts(prompts: tuple[str, ...], prompts_file: Path | None) -> list[s
     return list(prompts)
 
 
-def _print_stream(stream: Any, texts: list[str], n: int) -> None:
+def _print_beams(outputs: list[RequestOutput], texts: list[str]) -> None:
+    """Each prompt's hypotheses, the best first."""
+    for i, output in enumerate(outputs):
+        for beam in output.outputs:
+            _print_heading(texts, (i, beam.index), len(output.outputs), "beam")
+            click.echo(f"{beam.text}\n")
+
+
+def _print_stream(stream: Generator[Any, None, list[RequestOutput]], texts: list[str], n: int) -> list[RequestOutput]:
     """Show the first unfinished sequence as it grows; what the others have by then follows when it is their turn."""
     held = {(i, j): "" for i in range(len(texts)) for j in range(n)}
     order = list(held)
     ended: set[tuple[int, int]] = set()
     current = 0
     _print_heading(texts, order[0], n)
-    for delta in stream:
+    while True:
+        try:
+            delta = next(stream)
+        except StopIteration as end:
+            return end.value
         key = (delta.prompt_index, delta.index)
         held[key] += delta.text
         if delta.finish_reason is not None:
@@ -160,7 +211,7 @@ def _print_stream(stream: Any, texts: list[str], n: int) -> None:
                 _print_heading(texts, order[current], n)
 
 
-def _print_heading(texts: list[str], key: tuple[int, int], n: int) -> None:
+def _print_heading(texts: list[str], key: tuple[int, int], n: int, what: str = "sample") -> None:
     prompt_index, index = key
-    sample = f" (sample {index + 1} of {n})" if n > 1 else ""
+    sample = f" ({what} {index + 1} of {n})" if n > 1 else ""
     click.secho(f"> {texts[prompt_index]}{sample}", bold=True)

@@ -1,7 +1,8 @@
 """Flags that several commands share, and how a user's mistake leaves the program.
 
-Lives here: engine_options, sampling_options, json_option, UserErrorGroup.
-Promises: a flag sets the EngineOptions or SamplingParams field of its name; a mistake is one line and exit code 2.
+Lives here: engine_options, sampling_options, beam_options, json_option, UserErrorGroup.
+Promises: a flag sets the field of its name in EngineOptions, SamplingParams or BeamSearchParams; a mistake is one line
+and exit code 2.
 Must not know: what a command does.
 """
 
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+from jpaged.config import PREEMPTION_MODES, SCHEDULING_POLICIES
+from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 
 Command = Callable[..., Any]
 
@@ -61,6 +65,37 @@ _ENGINE = (
         show_default=True,
         help="Reuse the pages of equal prefixes.",
     ),
+    click.option("--num-host-pages", type=int, default=None, help="Pages to swap to on the host; default: none."),
+    click.option("--swap-space", default=None, help='The same in bytes, or such as "1GiB".'),
+    click.option(
+        "--preemption-mode",
+        type=click.Choice(PREEMPTION_MODES),
+        default="auto",
+        show_default=True,
+        help="auto: recompute one sequence, swap several.",
+    ),
+    click.option(
+        "--scheduling-policy",
+        type=click.Choice(SCHEDULING_POLICIES),
+        default="fcfs",
+        show_default=True,
+        help="Who goes first.",
+    ),
+    click.option(
+        "--admission-policy",
+        default="in_order",
+        show_default=True,
+        help="in_order, longest_prefix, or an import path module:name.",
+    ),
+    click.option(
+        "--victim-policy", default="last", show_default=True, help="Who is preempted: last, or module:name."
+    ),
+    click.option(
+        "--eviction-policy", default="lru", show_default=True, help="Which idle page goes: lru, or module:name."
+    ),
+    click.option(
+        "--max-overtakes", type=int, default=16, show_default=True, help="Later requests that may pass a waiting one."
+    ),
     click.option("--attention-implementation", default=None, help="reference, xla or triton; default: the platform's."),
     click.option("--tensor-parallel-size", type=int, default=1, show_default=True, help="Only 1 so far."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of every draw (and of dummy weights)."),
@@ -68,7 +103,8 @@ _ENGINE = (
 ENGINE_FIELDS = (
     "model", "tokenizer", "revision", "load_format", "dtype", "kv_cache_dtype", "page_size", "num_pages", "kv_memory",
     "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold", "enable_prefix_caching",
-    "attention_implementation", "tensor_parallel_size", "seed",
+    "num_host_pages", "swap_space", "preemption_mode", "scheduling_policy", "admission_policy", "victim_policy",
+    "eviction_policy", "max_overtakes", "attention_implementation", "tensor_parallel_size", "seed",
 )  # fmt: skip
 
 _SAMPLING = (
@@ -91,6 +127,21 @@ SAMPLING_FIELDS = (
     "frequency_penalty", "n", "stop", "ignore_eos", "logprobs",
 )  # fmt: skip
 
+_BEAM = (
+    click.option("--beam-width", type=int, default=None, help="Beam search with so many beams, instead of sampling."),
+    click.option("--length-penalty", type=float, default=1.0, show_default=True, help="A beam's score is over length**it."),
+    click.option(
+        "--early-stopping",
+        type=click.Choice(["true", "false", "never"]),
+        default="false",
+        show_default=True,
+        help="When a beam search ends: see BeamSearchParams.",
+    ),
+)
+BEAM_FIELDS = ("beam_width", "length_penalty", "early_stopping")
+# The sampling flags that mean something to a beam search too.
+_SHARED_FIELDS = ("max_tokens", "ignore_eos")
+
 
 def engine_options(command: Command) -> Command:
     """The flags of EngineOptions."""
@@ -100,6 +151,34 @@ def engine_options(command: Command) -> Command:
 def sampling_options(command: Command) -> Command:
     """The flags of SamplingParams."""
     return _apply(_SAMPLING, command)
+
+
+def beam_options(command: Command) -> Command:
+    """The flags of BeamSearchParams that are none of SamplingParams."""
+    return _apply(_BEAM, command)
+
+
+def take_params(options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
+    """What the sampling and beam flags ask for; they are taken out of `options`.
+
+    Raises ValueError, also for a flag that the chosen kind of search would ignore.
+    """
+    sampling, beam = pick(options, SAMPLING_FIELDS), pick(options, BEAM_FIELDS)
+    if beam["beam_width"] is None:
+        _refuse_given(BEAM_FIELDS, "a beam search's flag: add --beam-width")
+        return SamplingParams(**sampling)
+    ignored = tuple(name for name in SAMPLING_FIELDS if name not in _SHARED_FIELDS)
+    _refuse_given(ignored, "a beam search does not sample: leave it out, or leave out --beam-width")
+    early = {"true": True, "false": False}.get(beam["early_stopping"], beam["early_stopping"])
+    shared = {name: sampling[name] for name in _SHARED_FIELDS}
+    return BeamSearchParams(**beam | {"early_stopping": early} | shared)
+
+
+def _refuse_given(names: tuple[str, ...], why: str) -> None:
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise ValueError(f"--{name.replace('_', '-')}: {why}")
 
 
 def json_option(command: Command) -> Command:

@@ -13,8 +13,9 @@ from typing import Any
 
 from jpaged.core.request import CompletionDelta, FinishReason, Request, RequestOutput, beam_params
 from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.step_records import StepRecord
 from jpaged.loading import DEFAULT_MODEL, EngineOptions, load_engine
-from jpaged.prompts import Prompt, match_params, parse_prompts
+from jpaged.prompts import Prompt, match_params, match_priority, parse_prompts
 from jpaged.responses import Response
 
 Messages = Sequence[Mapping[str, Any]]
@@ -27,6 +28,7 @@ class LLM:
     `model`: "smollm2-135m", a Hugging Face folder or hub id, a .gguf file, or a preset with load_format="dummy".
     `num_pages` counts usable pages (the null page is one more); without it and `kv_memory` the pool holds
     `max_num_seqs * max_model_len` tokens, capped at 10 % of the free host memory or 90 % of the free GPU memory.
+    `record_steps` keeps a record of every step's pages in `step_records`.
     Raises ValueError with the remedy for anything that a user can mend.
     """
 
@@ -49,15 +51,17 @@ class LLM:
         prompts: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: Sequence[int] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Run the prompts to their end as one continuous batch; results are in the order of the prompts.
 
         `prompts`: a text, a list of ids, `{"prompt_token_ids": ids}`, or a list of any of these. One
-        `sampling_params` is for all of them, a list has one for each. Raises ValueError, before anything runs, if
-        any of them cannot be served.
+        `sampling_params` is for all of them, a list has one for each. `priority` has one integer a prompt; the
+        lowest goes first, under scheduling_policy="priority". Raises ValueError, before anything runs, if any of
+        them cannot be served.
         """
-        responses = self._add(prompts, sampling_params)
+        responses = self._add(prompts, sampling_params, priority)
         try:
             self._run(responses, use_tqdm)
         finally:
@@ -65,27 +69,38 @@ class LLM:
         return [response.result() for response in responses]
 
     def stream(
-        self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] | None = None,
     ) -> Generator[CompletionDelta, None, list[RequestOutput]]:
         """Iterate over what each step adds to each sequence, as it comes; the generator returns the final outputs.
 
         The arguments are `generate`'s, and are checked at once. Closing the iterator aborts what still runs. Where a
         step fails under another call on this engine, the stream ends with `finish_reason="abort"`.
         """
-        stream = self._stream(self._add(prompts, sampling_params))
+        stream = self._stream(self._add(prompts, sampling_params, priority))
         # A generator that was never started has no `finally` to run when it is closed: start it.
         next(stream)
         return stream  # pyright: ignore[reportReturnType]
 
-    def beam_search(self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = True) -> list[RequestOutput]:
+    def beam_search(
+        self,
+        prompts: Any,
+        params: BeamSearchParams,
+        *,
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
         """The `beam_width` best hypotheses of each prompt, the best first in `outputs`, as Hugging Face finds them.
 
-        The beams of a prompt share its pages, and those of every prefix that they have in common. `prompts` as for
-        `generate`. Raises ValueError, before anything runs, if any of them cannot be served.
+        The beams of a prompt share its pages, and those of every prefix that they have in common. `prompts` and
+        `priority` as for `generate`. Raises ValueError, before anything runs, if any of them cannot be served.
         """
         if not isinstance(params, BeamSearchParams):
             raise ValueError(f"params={reprlib.repr(params)}: give a BeamSearchParams")
-        responses = self._add(prompts, params)
+        responses = self._add(prompts, params, priority)
         try:
             self._run(responses, use_tqdm)
         finally:
@@ -105,11 +120,11 @@ class LLM:
             raise ValueError(f"prompt has {len(prompts)} entries: a pinned prefix is one prompt")
         ids = list(prompts[0].token_ids)
         self.generate([ids], SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True), use_tqdm=False)
-        return cache.pin(name, tuple(ids))
+        return self.engine.pin(name, tuple(ids))
 
     def unpin_prefix(self, name: str) -> None:
         """Let go of a pinned prefix; it stays cached until its pages are needed. Raises ValueError."""
-        self.engine.scheduler.cache.unpin(name)
+        self.engine.unpin(name)
 
     def chat(
         self,
@@ -155,6 +170,13 @@ class LLM:
         """Compile every program that any request can need; afterwards nothing compiles."""
         self.runner.warm_up()
 
+    @property
+    def step_records(self) -> list[StepRecord]:
+        """What each step so far did to the pages. Raises ValueError unless the LLM was made with record_steps=True."""
+        if self.engine.recorder is None:
+            raise ValueError("no steps were recorded: make the LLM with record_steps=True")
+        return self.engine.recorder.records
+
     def get_tokenizer(self) -> Any:
         """The tokenizer, or None where the model has none."""
         return self.tokenizer
@@ -163,7 +185,7 @@ class LLM:
         """Forget every cached prefix that no running request holds."""
         self.engine.scheduler.cache.reset_prefix_cache()
 
-    def _add(self, prompts: Any, sampling_params: Any) -> list[Response]:
+    def _add(self, prompts: Any, sampling_params: Any, priority: Any = None) -> list[Response]:
         encode = None if self.tokenizer is None else self.tokenizer.encode
         parsed = parse_prompts(prompts, encode)
         beam = None
@@ -171,7 +193,10 @@ class LLM:
             beam = sampling_params
             sampling_params = beam_params(beam, len(self.config.model.eos_token_ids))
         params = match_params(sampling_params, len(parsed))
-        requests = [self._request(i, *pair, beam) for i, pair in enumerate(zip(parsed, params, strict=True))]
+        priorities = match_priority(priority, len(parsed), self.config.scheduler.scheduling_policy)
+        requests = [
+            self._request(i, *parts, beam) for i, parts in enumerate(zip(parsed, params, priorities, strict=True))
+        ]
         for i, request in enumerate(requests):
             try:
                 self._check(request)
@@ -191,13 +216,16 @@ class LLM:
             raise ValueError("stop strings need text, and this model has no tokenizer: use stop_token_ids")
         self.engine.check(request)
 
-    def _request(self, offset: int, prompt: Prompt, params: SamplingParams, beam: BeamSearchParams | None) -> Request:
+    def _request(
+        self, offset: int, prompt: Prompt, params: SamplingParams, priority: int, beam: BeamSearchParams | None
+    ) -> Request:
         number = self._num_requests + offset
         return Request(
             request_id=str(number),
             prompt_token_ids=prompt.token_ids,
             params=params,
             beam=beam,
+            priority=priority,
             seed=derive_seed(self.config.seed, number) if params.seed is None else params.seed,
             arrival=self.engine.clock.now(),
             prompt=prompt.text,

@@ -17,6 +17,7 @@ from jpaged.config import (
     EngineConfig,
     ParallelConfig,
     SchedulerConfig,
+    require_bool,
     require_choice,
     require_int,
     require_text,
@@ -67,6 +68,7 @@ class EngineOptions:
     attention_implementation: str | None = None
     scan_unroll: int | Literal["full"] | None = None
     load_format: str = "auto"
+    record_steps: bool = False
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
@@ -79,6 +81,7 @@ class EngineOptions:
                 require_text(name, getattr(self, name))
         require_choice("dtype", self.dtype, DTYPES)
         require_int("seed", self.seed, 0, 2**63 - 1)
+        require_bool("record_steps", self.record_steps)
         if self.scan_unroll is not None and self.scan_unroll != "full":
             require_int("scan_unroll", self.scan_unroll, 1, None)
         if self.kv_memory is not None:
@@ -188,7 +191,13 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
         dtype=config.dtype,
         attention_implementation=implementation,
     )
-    engine = Engine(config.scheduler, config.cache, runner, vocab_size=config.model.vocab_size)
+    engine = Engine(
+        config.scheduler,
+        config.cache,
+        runner,
+        vocab_size=config.model.vocab_size,
+        record_steps=options.record_steps,
+    )
     return LoadedEngine(engine, runner, tokenizer, config, implementation)
 
 

@@ -1,6 +1,6 @@
 """What a caller may pass as prompts and parameters, made uniform.
 
-Lives here: parse_prompts, match_params.
+Lives here: parse_prompts, match_params, match_priority.
 Promises: a list of (text or None, ids) in the caller's order; a mistake names the prompt and the remedy.
 Must not know: engines, devices.
 """
@@ -47,6 +47,25 @@ def match_params(params: SamplingParams | Sequence[SamplingParams] | None, count
     if len(params) != count:
         raise ValueError(f"sampling_params has {len(params)} entries for {count} prompts: give one, or one each")
     return list(params)
+
+
+def match_priority(priority: Sequence[int] | None, count: int, scheduling_policy: str) -> list[int]:
+    """One priority a prompt, 0 where none are given. Raises ValueError, also if the policy would ignore them."""
+    if priority is None:
+        return [0] * count
+    if not isinstance(priority, Sequence) or isinstance(priority, str | _BYTES):
+        raise ValueError(f"priority={_short(priority)}: give a list with one integer a prompt")
+    for value in priority:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"priority has {_short(value)}: priorities are integers")
+    if len(priority) != count:
+        raise ValueError(f"priority has {len(priority)} entries for {count} prompts: give one each")
+    if scheduling_policy != "priority":
+        raise ValueError(
+            f"priority={_short(priority)} with scheduling_policy={scheduling_policy!r}: use an LLM with "
+            "scheduling_policy='priority'"
+        )
+    return list(priority)
 
 
 def _parse_one(prompt: Any, name: str, encode: Callable[[str], list[int]] | None) -> Prompt:

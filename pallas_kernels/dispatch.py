@@ -16,7 +16,10 @@ IMPLEMENTATIONS = ("reference", "xla", "triton", "mosaic_gpu")
 
 PLATFORM_DEFAULTS = {"cpu": "xla", "gpu": "triton", "cuda": "triton"}
 _UNIVERSAL = "xla"
-_ABSENT = {"mosaic_gpu": "no Mosaic GPU kernel has been written yet; use 'triton' on NVIDIA GPUs"}
+_ABSENT = {
+    (operation, "mosaic_gpu"): "Mosaic GPU has decode attention (paged_attention) only; use 'triton' on NVIDIA GPUs"
+    for operation in ("ragged_paged_attention", "write_kv", "copy_pages")
+}
 
 
 def current_platform() -> str:
@@ -38,8 +41,9 @@ def resolve(operation: str, implementation: str | None = None, platform: str | N
         return PLATFORM_DEFAULTS.get(platform or current_platform(), _UNIVERSAL)
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation={implementation!r} does not exist; use one of {', '.join(IMPLEMENTATIONS)}")
-    if implementation in _ABSENT:
-        raise NotImplementedError(f"{operation} has no implementation {implementation!r}: {_ABSENT[implementation]}")
+    reason = _ABSENT.get((operation, implementation))
+    if reason is not None:
+        raise NotImplementedError(f"{operation} has no implementation {implementation!r}: {reason}")
     return implementation
 
 

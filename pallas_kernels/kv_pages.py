@@ -75,6 +75,13 @@ class KVPages(NamedTuple):
         width = self.num_kv_heads * self.head_dim
         return self.k.reshape(-1, width), self.v.reshape(-1, width)
 
+    def as_bytes(self) -> Self:
+        """The same pool with 8-bit floats as the integers that they are stored as, for moving them about.
+
+        XLA's CPU backend scatters no 8-bit float: it would make a 16-bit copy of the whole pool first.
+        """
+        return jax.tree.map(lambda a: a.view(jnp.uint8) if a.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2) else a, self)
+
     def scale_rows(self) -> tuple[Float[Array, "R K"] | None, Float[Array, "R K"] | None]:
         """The scales of keys and values as one row a token slot, R as in `token_rows`; None where there are none."""
         if self.k_scale is None or self.v_scale is None:
@@ -90,8 +97,8 @@ class KVPages(NamedTuple):
         return jax.tree.map(lambda array: array.reshape(self.num_layers, self.num_pages, -1), self)
 
     def shaped_like(self, pool: Self) -> Self:
-        """These arrays, in any of the views above, in the shapes of `pool`."""
-        return jax.tree.map(lambda array, other: array.reshape(other.shape), self, pool)
+        """These arrays, in any of the views above, in the shapes and dtypes of `pool`."""
+        return jax.tree.map(lambda array, other: array.reshape(other.shape).view(other.dtype), self, pool)
 
 
 def allocate(

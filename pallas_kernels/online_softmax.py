@@ -1,7 +1,8 @@
 """Softmax-weighted sums over keys that arrive chunk by chunk.
 
 Lives here: the running state of an online softmax and its steps.
-Promises: float32 state; a masked chunk leaves the state bit for bit as it was; a state that saw nothing gives zeros.
+Promises: float32 state; a masked chunk leaves the state bit for bit as it was; a state that saw nothing gives zeros,
+one that saw a NaN gives NaN.
 Must not know: where keys and values come from.
 """
 
@@ -52,11 +53,11 @@ def absorb(
 
 def finish(state: SoftmaxState) -> Float[Array, "*rows W"]:
     """The weighted mean of the values seen, zeros where none was."""
-    seen = state.total > 0
+    seen = state.total != 0
     return state.out * jnp.where(seen, 1 / jnp.where(seen, state.total, 1), 0)[..., None]
 
 
 def log_total(state: SoftmaxState) -> Float[Array, "*rows"]:
     """The logarithm of the sum of all weights, by which parts of one softmax are merged; MASKED where none was seen."""
-    seen = state.total > 0
+    seen = state.total != 0
     return jnp.where(seen, state.peak + jnp.log(jnp.where(seen, state.total, 1.0)), MASKED)

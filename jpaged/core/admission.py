@@ -1,11 +1,12 @@
 """Which requests an engine can serve at all.
 
-Lives here: RequestLimits and check_request.
+Lives here: RequestLimits, Fit and check_request.
 Promises: what passes can be run to its end by an idle engine; what does not is refused with the remedy.
 Must not know: who waits or runs now.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jpaged.core.block_table import pages_for
 from jpaged.core.request import Request
@@ -23,11 +24,18 @@ class RequestLimits:
     max_num_waiting: int | None = None
 
 
-def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) -> int:
-    """The total length at which the request's sequences end at the latest.
+class Fit(NamedTuple):
+    """How a request can be run: its sequences end at `max_len` tokens at the latest, `width` of them run at once."""
 
-    Raises ValueError if the prompt is empty, too long, has ids that the model lacks, or if its sequences can never
-    be in the pool together, beside `num_pinned` pages that are never given back.
+    max_len: int
+    width: int
+
+
+def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) -> Fit:
+    """How the request can be run: all its sequences at once if the pool can hold them, else as many as it can.
+
+    Raises ValueError if the prompt is empty, too long, has ids that the model lacks, or if a sequence of it, or the
+    beams of its search together, can never be in the pool, beside `num_pinned` pages that are never given back.
     """
     _check_ids(request, limits)
     if request.cache_salt is not None and not isinstance(request.cache_salt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -48,23 +56,30 @@ def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) 
         raise ValueError(f"{what}={width}: at most max_num_seqs={limit} sequences run at once; lower {what}")
     if request.beam is not None:
         _check_beam(request, limits)
+    room = limits.num_pages - num_pinned
+    fitting = width
+    while (need := pages_needed(prompt_len, max_len, fitting, limits.page_size)) > room:
+        if fitting == 1 or request.beam is not None:
+            pinned = f", {num_pinned} of them pinned" if num_pinned else ""
+            raise ValueError(
+                f"prompt of {prompt_len} tokens, {what}={fitting}, up to {max_len} tokens each: needs {need} pages, "
+                f"the pool has {limits.num_pages}{pinned}; lower max_tokens or {what}, or raise num_pages"
+            )
+        fitting -= 1
+    return Fit(max_len, fitting)
+
+
+def pages_needed(prompt_len: int, max_len: int, width: int, page_size: int) -> int:
+    """The most pages that `width` sequences of one prompt, of up to `max_len` tokens each, can ever hold together."""
     # The newest token's KV is written by the next step, so the last one never is.
-    each = pages_for(max_len - 1, limits.page_size)
-    shared = prompt_len // limits.page_size if width > 1 else 0
-    need = shared + width * (each - shared)
-    if need > limits.num_pages - num_pinned:
-        pinned = f", {num_pinned} of them pinned" if num_pinned else ""
-        raise ValueError(
-            f"prompt of {prompt_len} tokens, {what}={width}, up to {max_len} tokens each: needs {need} pages, the pool "
-            f"has {limits.num_pages}{pinned}; lower max_tokens or {what}, or raise num_pages"
-        )
-    return max_len
+    each = pages_for(max_len - 1, page_size)
+    shared = prompt_len // page_size
+    return shared + width * (each - shared)
 
 
 def _check_beam(request: Request, limits: RequestLimits) -> None:
-    wanted = request.params.logprobs or 0
     stops = 0 if request.params.ignore_eos else len(request.eos_token_ids)
-    if wanted > limits.vocab_size * request.width or request.width + stops > limits.vocab_size:
+    if request.width + stops > limits.vocab_size:
         raise ValueError(
             f"beam_width={request.width}: a vocabulary of {limits.vocab_size} ids has too few to go on with; lower it"
         )

@@ -8,7 +8,7 @@ Must not know: pages, rows, how scores are made.
 from typing import NamedTuple
 
 from jpaged.core.output import Hypothesis, TokenLogprobs
-from jpaged.core.request import FinishReason, candidates_wanted
+from jpaged.core.request import FinishReason
 from jpaged.core.sampling_params import BeamSearchParams
 
 
@@ -37,11 +37,6 @@ class BeamState:
         self.waiting: dict[int, TokenLogprobs] = {}
         self.done = False
 
-    @property
-    def num_candidates(self) -> int:
-        """How many continuations are looked at: enough that `width` of them do not end, whatever ends."""
-        return candidates_wanted(self.width, len(self.stop_ids))
-
     def advance(self, outputs: dict[int, tuple[int, ...]]) -> list[Candidate]:
         """Take in the results in `waiting`, and return the `width` continuations that live on, best first.
 
@@ -55,7 +50,6 @@ class BeamState:
         ]
         self.waiting.clear()
         candidates.sort(key=lambda candidate: -candidate.score)
-        candidates = candidates[: self.num_candidates]
         length = len(next(iter(outputs.values()))) + 1
         ends = [length >= self.max_outputs or c.token_id in self.stop_ids for c in candidates]
         self._finish(candidates, ends, outputs, length)

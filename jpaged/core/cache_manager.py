@@ -5,7 +5,7 @@ Promises: a call that cannot be met changes nothing; a page that is written has 
 Must not know: who waits, who runs, what a step costs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jpaged.config import CacheConfig
 from jpaged.core.block_table import pages_for
@@ -28,6 +28,7 @@ class CacheManager:
         self.pinned: dict[str, list[int]] = {}
         self.num_page_copies = 0
         self.num_evictions = 0
+        self.on_evict: Callable[[int], None] | None = None
         self.num_swapped_out = 0
         self.num_swapped_in = 0
 
@@ -81,14 +82,11 @@ class CacheManager:
         idle_hits = sum(1 for page in hits if self.prefix_cache and self.prefix_cache.is_idle(page))
         if self.pages_to_admit(group) - len(hits) + reserve > self.num_available - idle_hits:
             return False
-        for page in hits:
-            self.pool.hold(page)
-            if self.prefix_cache:
-                self.prefix_cache.wake(page)
-        fresh = pages_for(end, self.page_size) - len(hits)
-        leader.table.pages = hits + [self._take() for _ in range(fresh)]
+        self._hold_cached(hits)
         leader.num_computed = len(hits) * self.page_size
         leader.num_indexed = len(hits)
+        leader.table.pages = hits
+        hits.extend(self._take(pages_for(end, self.page_size) - len(hits)))
         return True
 
     def pages_to_grow(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
@@ -118,13 +116,12 @@ class CacheManager:
         copy = None
         first = sequence.num_computed // self.page_size
         if first < changed and self.pool.ref_count(pages[first]) > 1:
-            copy = PageCopy(pages[first], self._take())
+            copy = PageCopy(pages[first], *self._take(1))
             self.pool.drop(copy.source)
             pages[first] = copy.target
             changed = first
             self.num_page_copies += 1
-        while len(pages) * self.page_size < end:
-            pages.append(self._take())
+        pages.extend(self._take(max(0, pages_for(end, self.page_size) - len(pages))))
         return changed, copy
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -174,7 +171,7 @@ class CacheManager:
         hosts = list(dict.fromkeys(host for s in sequences for host in s.host_pages))
         if len(hosts) + reserve > self.num_available:
             return None
-        pages = {host: self._take() for host in hosts}
+        pages = dict(zip(hosts, self._take(len(hosts)), strict=True))
         seen: set[int] = set()
         for sequence in sequences:
             sequence.table.pages = [pages[host] for host in sequence.host_pages]
@@ -201,9 +198,7 @@ class CacheManager:
             if page is None:
                 break
             pages.append(page)
-        for page in pages:
-            self.pool.hold(page)
-            self.prefix_cache.wake(page)
+        self._hold_cached(pages)
         self.pinned[name] = pages
         return len(pages) * self.page_size
 
@@ -265,9 +260,19 @@ class CacheManager:
             hashes.append(page_hash(parent, sequence.token_ids[i * self.page_size : (i + 1) * self.page_size]))
         return hashes[index]
 
-    def _take(self) -> int:
-        if not self.pool.num_free:
-            assert self.prefix_cache is not None, "the caller has checked that a page is available"
-            self.pool.free(self.prefix_cache.evict())
+    def _hold_cached(self, pages: list[int]) -> None:
+        for page in pages:
+            self.pool.hold(page)
+            if self.prefix_cache is not None:
+                self.prefix_cache.wake(page)
+
+    def _take(self, count: int) -> list[int]:
+        # All evictions come first: a policy that fails leaves no page in nobody's hands.
+        while self.pool.num_free < count:
+            assert self.prefix_cache is not None, "the caller has checked that the pages are available"
+            page = self.prefix_cache.evict()
+            self.pool.free(page)
             self.num_evictions += 1
-        return self.pool.allocate()
+            if self.on_evict is not None:
+                self.on_evict(page)
+        return [self.pool.allocate() for _ in range(count)]

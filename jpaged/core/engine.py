@@ -9,12 +9,13 @@ import time
 from typing import Protocol
 
 from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.admission import RequestLimits, check_request
+from jpaged.core.admission import Fit, RequestLimits, check_request, pages_needed
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.request import FinishReason, Request, RequestMetrics
 from jpaged.core.scheduler import Scheduler
 from jpaged.core.sequence import SequenceGroup
 from jpaged.core.stats import EngineStats, as_dict
+from jpaged.core.step_records import StepRecorder
 
 
 class Executor(Protocol):
@@ -53,11 +54,13 @@ class Engine:
         vocab_size: int,
         clock: Clock | None = None,
         max_num_waiting: int | None = None,
+        record_steps: bool = False,
     ) -> None:
         self.scheduler = Scheduler(scheduler_config, cache_config)
         self.executor = executor
         self.clock = clock or WallClock()
         self.stats = EngineStats()
+        self.recorder = StepRecorder(self.scheduler) if record_steps else None
         self.limits = RequestLimits(
             vocab_size=vocab_size,
             max_model_len=scheduler_config.max_model_len,
@@ -81,11 +84,11 @@ class Engine:
     def add(self, request: Request) -> None:
         """Take a request in. Raises ValueError, and changes nothing but a counter, if it cannot be served."""
         try:
-            max_len = self._check(request)
+            fit = self._check(request)
         except ValueError:
             self.stats.num_requests_refused += 1
             raise
-        group = SequenceGroup(request, self._num_added, self.limits.page_size, max_len)
+        group = SequenceGroup(request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
         self._num_added += 1
         self._groups[request.request_id] = group
         self.scheduler.add(group)
@@ -118,6 +121,8 @@ class Engine:
         try:
             plan = self.scheduler.schedule(start)
             self.stats.after_schedule(plan, self.scheduler)
+            if self.recorder is not None:
+                self.recorder.record(plan, start)
             scheduled = self.clock.now()
             result = self.executor.execute(plan)
             executed = self.clock.now()
@@ -142,16 +147,39 @@ class Engine:
             cache.unpin(name)
         cache.reset_prefix_cache()
 
+    def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
+        """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.
+
+        Raises ValueError, and holds nothing, if an unfinished request could then never end.
+        """
+        cache = self.scheduler.cache
+        num_tokens = cache.pin(name, token_ids, cache_salt)
+        room = cache.pool.num_pages - cache.num_pinned
+        for group in self._groups.values():
+            prompt_len = len(group.request.prompt_token_ids)
+            need = pages_needed(prompt_len, group.max_len, group.width, cache.page_size)
+            if need > room:
+                cache.unpin(name)
+                raise ValueError(
+                    f"prefix {name!r} would leave {room} pages, and request {group.request.request_id!r}, which still "
+                    f"runs, may need {need}; pin a shorter prefix, or pin it later"
+                )
+        return num_tokens
+
+    def unpin(self, name: str) -> None:
+        """Let go of a pinned prefix; its pages stay cached. Raises ValueError if there is none of that name."""
+        self.scheduler.cache.unpin(name)
+
     def metrics(self, request_id: str) -> RequestMetrics | None:
         """The metrics of a live request: kept up to date, and complete once it has finished. None if it is unknown."""
         group = self._groups.get(request_id)
         return None if group is None else group.metrics
 
-    def stats_dict(self) -> dict[str, float | int]:
+    def stats_dict(self) -> dict[str, float | int | None]:
         """The numbers of the host core; see stats.py."""
         return as_dict(self.stats, self.scheduler)
 
-    def _check(self, request: Request) -> int:
+    def _check(self, request: Request) -> Fit:
         if request.request_id in self._groups:
             raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
         if self.limits.max_num_waiting is not None:
@@ -161,10 +189,10 @@ class Engine:
     def _check_queue(self, n: int, limit: int) -> None:
         if n > limit:
             raise ValueError(f"n={n}: at most max_num_waiting={limit} sequences may wait; lower n")
-        waiting = sum(len(group.live) for group in self.scheduler.waiting)
+        waiting = sum(len(group.unfinished) for group in self.scheduler.waiting)
         if waiting + n > limit:
             raise ValueError(f"{waiting} sequences wait already: at most max_num_waiting={limit} may; try again later")
 
     def _forget_if_finished(self, group: SequenceGroup) -> None:
-        if group.finished:
-            self._groups.pop(group.request.request_id, None)
+        if group.finished and self._groups.pop(group.request.request_id, None) is not None:
+            self.stats.after_finish(group.metrics)

@@ -57,8 +57,8 @@ def beam_params(beam: BeamSearchParams, num_stop_ids: int) -> SamplingParams:
 
 
 def candidates_wanted(width: int, num_stop_ids: int) -> int:
-    """How many of each beam's likeliest tokens a search looks at: enough that `width` of all do not end it."""
-    return max(2, 1 + num_stop_ids) * width
+    """How many of a beam's likeliest tokens a search looks at: enough that `width` of them do not end it."""
+    return width + num_stop_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ class Logprob:
 class RequestMetrics:
     """When things happened to a request, in seconds of the engine's clock; None: not yet.
 
-    `first_scheduled` and `first_token` are set once: a preemption does not move them.
+    `first_scheduled` and `first_token` are set once: a preemption does not move them. `itl` has the seconds between
+    one token and the next of each sequence, in the order in which they came (of a beam search: between its steps).
+    `num_preemptions` counts all, `num_preemptions_swap` those that kept the KV on the host.
     """
 
     arrival: float
@@ -82,7 +84,9 @@ class RequestMetrics:
     first_token: float | None = None
     finished: float | None = None
     num_preemptions: int = 0
+    num_preemptions_swap: int = 0
     num_cached_tokens: int = 0
+    itl: list[float] = field(default_factory=list[float])
 
     @property
     def ttft(self) -> float | None:

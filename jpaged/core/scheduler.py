@@ -79,7 +79,7 @@ class Scheduler:
             self._end(group, sequence, reason, stop_reason, now)
 
         deltas = take_results(plan, made, result, self.cache, end, now)
-        self._drop_finished()
+        self._settle()
         return deltas
 
     def end(
@@ -90,13 +90,18 @@ class Scheduler:
         stop_reason: int | str | None = None,
         now: float = 0.0,
     ) -> list[Sequence]:
-        """End one sequence of a group (None: all that still live); its pages are back at once. Returns who ended."""
-        ended = [s for s in group.sequences if not s.finished and index in (None, s.index)]
+        """End one sequence of a group (None, or a beam: all that still live); its pages are back at once.
+
+        Returns who ended.
+        """
+        whole = index is None or group.beam is not None
+        ended = [s for s in group.sequences if not s.finished and (whole or s.index == index)]
         for sequence in ended:
             self._end(group, sequence, reason, stop_reason, now)
-        if group.finished and group in self.waiting:
+        if group in self.waiting and not group.live:
             self.waiting.remove(group)
-        self._drop_finished()
+            self._wait_again(group)
+        self._settle()
         return ended
 
     def forget_plans(self) -> None:
@@ -181,7 +186,7 @@ class Scheduler:
 
     def _count_hits(self, group: SequenceGroup, num_tokens: int) -> None:
         # What a resumed group finds of its own is no saving, so it is counted apart.
-        if group.metrics.num_preemptions:
+        if group.metrics.first_scheduled is not None:
             self.resumed_hit_tokens += num_tokens
         else:
             self.prefix_hit_tokens += num_tokens
@@ -240,16 +245,22 @@ class Scheduler:
         chosen = policy.choose("victim_policy", self._victim, tuple(self.running[start:]))
         group = self.running.pop(start + chosen)
         live = group.live
+        if live[0].num_outputs == 0:
+            # Siblings that have drawn nothing yet are one sequence still, and are to fork again.
+            for sibling in live[1:]:
+                self.cache.release(sibling)
+            group.forked = len(live) == 1
+        if group.beam is not None:
+            group.beam.waiting.clear()
         swaps = self.cache.swap_out(live) if self._swaps(live) else None
         if swaps is not None:
             plan.swapped_out.extend(swaps)
             self.num_preemptions_swap += 1
+            group.metrics.num_preemptions_swap += 1
             status = SequenceStatus.SWAPPED
         else:
             self.num_preemptions += 1
             group.forked = len(live) == 1
-            if group.beam is not None:
-                group.beam.waiting.clear()
             status = SequenceStatus.WAITING
         for sequence in live:
             if swaps is None:
@@ -289,9 +300,18 @@ class Scheduler:
             self._free_slots.append(sequence.row_slot)
             sequence.row_slot = None
 
-    def _drop_finished(self) -> None:
-        if any(group.status is SequenceStatus.FINISHED for group in self.running):
-            self.running = [group for group in self.running if group.status is not SequenceStatus.FINISHED]
+    def _settle(self) -> None:
+        """Drop the running groups that have ended; those with sequences whose turn comes now wait again."""
+        ended = [group for group in self.running if not group.live]
+        if ended:
+            self.running = [group for group in self.running if group.live]
+        for group in ended:
+            self._wait_again(group)
+
+    def _wait_again(self, group: SequenceGroup) -> None:
+        if not group.finished:
+            group.start_next()
+            insort(self.waiting, group, key=self._rank)
 
 
 def _check_group(group: SequenceGroup, holders: list[Sequence], page_size: int) -> None:

@@ -28,13 +28,15 @@ class Sequence:
     `row_slot` is its place in the executor's per-row state while it runs. `page_hashes` is the chain over its full
     pages as far as it was needed; `num_indexed` of its pages have been offered to the prefix cache. While it is
     swapped out, its KV is in `host_pages`. `moved`: its ids or pages have changed in a way that the executor cannot
-    know (a beam took over another's), so that it is to be told all of them again.
+    know (a beam took over another's), so that it is to be told all of them again. `last_token` is when its newest
+    output came.
     """
 
     __slots__ = (
         "finish_reason",
         "host_pages",
         "index",
+        "last_token",
         "moved",
         "num_computed",
         "num_indexed",
@@ -61,6 +63,7 @@ class Sequence:
         self.num_indexed = 0
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
+        self.last_token: float | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -79,6 +82,7 @@ class SequenceGroup:
     While `forked` is False only the leader has pages, and it computes prompt tokens alone. Siblings run, are
     preempted and are reported together. `order` is the rank by arrival, unique in an engine; a sequence ends at
     `max_len` tokens, prompt included. `beam` is the state of a beam search, whose beams the sequences are.
+    `width` sequences run together, the others wait for all of these to end: the pool may be too small for all at once.
     `overtaken` counts the later groups that were admitted before it. `prompt_logprobs[i]` is of the prompt token at
     position i + 1.
     """
@@ -95,15 +99,17 @@ class SequenceGroup:
         "sequences",
         "status",
         "stop_ids",
+        "together",
+        "width",
     )
 
-    def __init__(self, request: Request, order: int, page_size: int, max_len: int) -> None:
+    def __init__(self, request: Request, order: int, page_size: int, max_len: int, width: int) -> None:
         self.request = request
         self.order = order
         self.max_len = max_len
         self.sequences = [Sequence(i, request.prompt_token_ids, page_size) for i in range(request.width)]
-        self.forked = len(self.sequences) == 1
-        self.status = SequenceStatus.WAITING
+        self.width = width
+        self.start_next()
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.metrics = RequestMetrics(arrival=request.arrival)
         eos = () if request.params.ignore_eos else request.eos_token_ids
@@ -116,12 +122,23 @@ class SequenceGroup:
 
     @property
     def live(self) -> list[Sequence]:
-        """Its sequences that have not finished."""
-        if len(self.sequences) == 1:
-            return [] if self.sequences[0].finished else self.sequences
+        """The sequences that run together now and have not finished."""
+        if len(self.together) == 1:
+            return [] if self.together[0].finished else self.together
+        return [sequence for sequence in self.together if not sequence.finished]
+
+    @property
+    def unfinished(self) -> list[Sequence]:
+        """All its sequences that have not finished, also those whose turn has not come."""
         return [sequence for sequence in self.sequences if not sequence.finished]
 
     @property
     def finished(self) -> bool:
         """Whether all its sequences have finished."""
-        return not self.live
+        return not self.live and not self.unfinished
+
+    def start_next(self) -> None:
+        """Let the next sequences wait for their turn, which begins with the prompt."""
+        self.together = self.unfinished[: self.width]
+        self.forked = len(self.together) == 1
+        self.status = SequenceStatus.WAITING

@@ -39,8 +39,7 @@ def take_results(
             continue
         sequence.token_ids.append(token_id)
         first = group.metrics.first_token is None
-        if first:
-            group.metrics.first_token = now
+        note_token(group, sequence, now)
         reason, stop_reason = end_of(group, sequence)
         if reason is not None:
             end(group, sequence, reason, stop_reason)
@@ -54,6 +53,15 @@ def take_results(
     for group in searches.values():
         deltas += _advance_beams(group, cache, end, now)
     return deltas
+
+
+def note_token(group: SequenceGroup, sequence: Sequence, now: float) -> None:
+    """Note when a token came: as the request's first, or how long after the sequence's last."""
+    if sequence.last_token is not None:
+        group.metrics.itl.append(now - sequence.last_token)
+    elif group.metrics.first_token is None:
+        group.metrics.first_token = now
+    sequence.last_token = now
 
 
 def end_of(group: SequenceGroup, sequence: Sequence) -> tuple[FinishReason | None, int | None]:
@@ -73,8 +81,7 @@ def _advance_beams(group: SequenceGroup, cache: CacheManager, end: End, now: flo
     assert beam is not None
     if len(beam.waiting) < (len(live) if live[0].num_outputs else 1):
         return []
-    if group.metrics.first_token is None:
-        group.metrics.first_token = now
+    note_token(group, group.sequences[0], now)
     survivors = beam.advance({s.index: tuple(s.token_ids[s.prompt_len :]) for s in live})
     if not beam.done:
         _take_seats(group, survivors, cache)

@@ -114,7 +114,7 @@ class ModelRunner:
         for grant in plan.grants:
             self.mirror.grant(grant)
         self._move_pages(plan)
-        shape = self.mirror.fit(plan, self.buckets)
+        shape = self.buckets.borrow(self.mirror.fit(plan, self.buckets), self.programs)
         # A fresh host buffer every step: device_put may alias it for as long as the step runs.
         ints, floats = jax.device_put(self.mirror.pack(plan, shape))
         packed = time.perf_counter()

@@ -21,6 +21,9 @@ class ProgramTable:
         self._compiled: dict[Hashable, Any] = {}
         self.seconds = 0.0
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._compiled
+
     def __len__(self) -> int:
         return len(self._compiled)
 

@@ -5,6 +5,8 @@ Promises: equal shapes have equal layouts; the number of shapes is bounded by th
 Must not know: plans, models.
 """
 
+from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -111,10 +113,16 @@ def _lay_out(shapes: dict[str, tuple[int, ...]]) -> dict[str, Field]:
     return fields
 
 
+# How often a shape that is not compiled may borrow a compiled one of up to twice its size, before compiling pays.
+DECODE_PATIENCE = 64
+RAGGED_PATIENCE = 2
+
+
 class Buckets:
     """The shapes of an engine: decode steps by rows, ragged steps by tokens, both in powers of two up to the limit."""
 
     def __init__(self, max_num_seqs: int, max_num_batched_tokens: int, table_width: int) -> None:
+        self._borrowed: Counter[StepShape] = Counter()
         self._rows = _powers_of_two(MIN_ROWS, max(MIN_ROWS, max_num_seqs))
         self._tokens = _powers_of_two(MIN_RAGGED_TOKENS, max(MIN_RAGGED_TOKENS, max_num_batched_tokens))
         self._width = table_width
@@ -129,6 +137,24 @@ class Buckets:
         if decode:
             return self._decode(_first_at_least(self._rows, max(num_rows, num_samples)))
         return self._ragged(_first_at_least(self._tokens, num_tokens))
+
+    def borrow(self, wanted: StepShape, compiled: Container[StepShape]) -> StepShape:
+        """The shape to run: `wanted`, or a compiled one that holds it while compiling `wanted` does not pay yet.
+
+        A step padded to twice its size costs some tens of ms more on a CPU, a compilation seconds: so a shape is
+        compiled once it has been wanted often, the sooner the larger what it borrows.
+        """
+        if wanted in compiled:
+            return wanted
+        size = wanted.num_tokens
+        holds = [s for s in self.all() if s.decode == wanted.decode and s.num_tokens > size and s in compiled]
+        if holds:
+            loan = min(holds, key=lambda shape: shape.num_tokens)
+            patience = DECODE_PATIENCE if wanted.decode else RAGGED_PATIENCE
+            if self._borrowed[wanted] * loan.num_tokens**2 < patience * (2 * size) ** 2:
+                self._borrowed[wanted] += 1
+                return loan
+        return wanted
 
     def _decode(self, rows: int) -> StepShape:
         return StepShape(rows, rows, rows, self._width, True)

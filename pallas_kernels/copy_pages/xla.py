@@ -13,5 +13,5 @@ from pallas_kernels.kv_pages import KVPages
 
 def copy_pages(kv: KVPages, src: Int[Array, " R"], dst: Int[Array, " R"]) -> KVPages:
     """The pool with each source page copied over its target."""
-    copied = jax.tree.map(lambda pages: pages.at[:, dst].set(pages[:, src], mode="drop"), kv.by_page())
+    copied = jax.tree.map(lambda pages: pages.at[:, dst].set(pages[:, src], mode="drop"), kv.by_page().as_bytes())
     return copied.shaped_like(kv)

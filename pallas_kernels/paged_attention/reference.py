@@ -48,7 +48,7 @@ def paged_attention(
         # Values are selected, not multiplied by 0: an unfilled slot may hold NaN or infinity.
         values = jnp.where(visible[:, None], values, 0)
         out = jnp.einsum("nt,nth->nh", weight, values, precision=lax.Precision.HIGHEST)
-        return jnp.where(total > 0, out / jnp.where(total > 0, total, 1), 0)
+        return jnp.where(total != 0, out / jnp.where(total != 0, total, 1), 0)
 
     return lax.map(one_row, (q, block_tables, context_lens)).astype(q.dtype)
 

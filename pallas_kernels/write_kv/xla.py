@@ -25,4 +25,4 @@ def write_kv(kv: KVPages, tokens: KVPages, slots: Int[Array, " T"], layer: Array
         held = pages.reshape(num_rows, -1)
         return held.at[rows].set(update.reshape(rows.shape[0], -1), mode="drop")
 
-    return jax.tree.map(written, kv, tokens).shaped_like(kv)
+    return jax.tree.map(written, kv.as_bytes(), tokens.as_bytes()).shaped_like(kv)

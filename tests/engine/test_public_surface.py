@@ -59,6 +59,7 @@ BEAM = {
     "max_tokens": dataclasses.MISSING,
     "ignore_eos": False,
     "length_penalty": 1.0,
+    "early_stopping": False,
     "include_stop_str_in_output": False,
 }
 STATS = {

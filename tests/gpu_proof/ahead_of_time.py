@@ -84,7 +84,7 @@ def compile_for(target: str, function: Callable[..., Any], *args: Any, donate: A
         lowered = jax.jit(function, donate_argnums=donate).lower(*args)
         options = _OPTIONS | {"xla_dump_to": folder}
         if ptxas.found():
-            options["xla_dump_emitter_re"] = ".*"
+            options["xla_dump_emitter_re"] = "ptx"
         with ptxas.mosaic_report() as report:
             compiled = lowered.compile(compiler_options=options)
         registers = ptxas.registers_of_folder(Path(folder)) | ptxas.registers_of_mosaic(report[0])

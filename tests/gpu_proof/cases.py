@@ -37,6 +37,11 @@ def shaped(*shape: int, dtype: Any = INT) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
+def bytes_of(tree: Any) -> int:
+    """Bytes of all arrays of a tree of shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def pool(num_kv_heads: int, head_dim: int, dtype: Any, page_size: int = 16, layers: int = LAYERS) -> KVPages:
     """A pool of 1 GiB of keys and as many values."""
     token = layers * num_kv_heads * head_dim * jnp.dtype(dtype).itemsize

@@ -2,7 +2,7 @@
 
 import pytest
 from ahead_of_time import compile_for
-from cases import CASES, Case
+from cases import CASES, Case, bytes_of
 
 SMALL = 64 * 2**20
 """Bytes: far above what splits and scales need, far below a pool."""
@@ -22,4 +22,4 @@ def test_a_kernel_compiles_without_spills_copies_and_loops(case: Case, target: s
     assert program.temp < SMALL
     assert program.largest("copy", "copy-start", "while") == 0
     if case.in_place:
-        assert program.aliased == case.pool.nbytes
+        assert program.aliased == bytes_of(case.pool)

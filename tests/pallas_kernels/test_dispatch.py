@@ -36,25 +36,17 @@ def test_unknown_names_are_refused_with_the_names_that_exist():
         resolve("attention")
 
 
-def test_mosaic_is_named_but_absent():
-    case = build_case([3])
-    with pytest.raises(NotImplementedError, match="Mosaic"):
-        paged_attention(*case.decode, implementation="mosaic_gpu")
+@pytest.mark.parametrize("operation", ["ragged_paged_attention", "write_kv", "copy_pages"])
+def test_mosaic_has_decode_attention_only_and_says_so(operation):
+    assert resolve("paged_attention", "mosaic_gpu") == "mosaic_gpu"
+    with pytest.raises(NotImplementedError, match=f"{operation} has no implementation 'mosaic_gpu'.*triton"):
+        resolve(operation, "mosaic_gpu")
 
 
 def test_interpreting_what_is_no_kernel_is_refused():
     case = build_case([3])
     with pytest.raises(ValueError, match="interpret"):
         paged_attention(*case.decode, implementation="xla", interpret=True)
-
-
-def test_scales_are_refused_until_a_kernel_reads_them():
-    kv = allocate(1, 4, 3, 5, 8)
-    scaled = kv._replace(k_scale=jnp.ones((1, 4, 3, 5)), v_scale=jnp.ones((1, 4, 3, 5)))
-    with pytest.raises(NotImplementedError, match="k_scale"):
-        copy_pages(scaled, jnp.array([1]), jnp.array([3]))
-    with pytest.raises(NotImplementedError, match="int8"):
-        copy_pages(kv._replace(k=kv.k.astype(jnp.int8), v=kv.v.astype(jnp.int8)), jnp.array([1]), jnp.array([3]))
 
 
 def test_query_heads_that_do_not_divide_into_groups_are_refused():

@@ -1,9 +1,11 @@
 """Both attentions over int8 and fp8 pools, every implementation, against a float64 oracle."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import LAYER, assert_right, build_case, expected
+from attention_cases import LAYER, Case, assert_right, build_case, expected
 from quantised_cases import DTYPES, error_bound, quantised
 
 from pallas_kernels import KVPages, paged_attention, ragged_paged_attention
@@ -50,7 +52,7 @@ def test_the_error_against_unquantised_attention_stays_below_the_bound_that_the_
 def test_an_outlier_head_and_any_magnitude_cost_the_other_heads_nothing(fast_run, size):
     """F10: one scale a token and head, so a head 1000 times the others does not coarsen them."""
     case = build_case([40, 7], page_size=16)
-    loud = [[tokens * size * np.where(np.arange(5) == 2, 1000, 1)[:, None] for tokens in x] for x in _dense(case)]
+    loud = [[tokens * size * np.where(np.arange(5) == 2, 1000, 1)[:, None] for tokens in x] for x in (case.keys, case.values)]
     held = quantised(_with_dense(case, *loud), jnp.int8)
     scale = case.q.shape[-1] ** -0.5 / size
     out = np.asarray(paged_attention(*held.decode, layer=LAYER, scale=scale, **fast_run), np.float64)
@@ -142,11 +144,6 @@ def test_splits_are_merged_as_in_float_pools():
     assert_right(out, expected(case))
 
 
-def _dense(case):
-    return case.keys, case.values
-
-
-def _with_dense(case, keys, values):
-    from dataclasses import replace
-
+def _with_dense(case: Case, keys: list[np.ndarray], values: list[np.ndarray]) -> Case:
+    """The case with other tokens; its float pool keeps the old ones, so quantise it before it is read."""
     return replace(case, keys=keys, values=values)

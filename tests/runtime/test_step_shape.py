@@ -1,0 +1,61 @@
+"""Shapes of steps: few, large enough, and compiled only when it pays."""
+
+import pytest
+
+from jpaged.runtime.step_shape import DECODE_PATIENCE, RAGGED_PATIENCE, Buckets, StepShape
+
+
+@pytest.fixture
+def buckets() -> Buckets:
+    return Buckets(max_num_seqs=24, max_num_batched_tokens=300, table_width=5)
+
+
+def decode(buckets: Buckets, rows: int) -> StepShape:
+    return buckets.fit(num_rows=rows, num_tokens=rows, num_samples=rows, decode=True)
+
+
+def ragged(buckets: Buckets, tokens: int) -> StepShape:
+    return buckets.fit(num_rows=1, num_tokens=tokens, num_samples=1, decode=False)
+
+
+def test_a_step_gets_the_smallest_shape_that_holds_it(buckets):
+    assert [decode(buckets, n).num_rows for n in (1, 2, 3, 8, 9, 17, 24)] == [2, 2, 4, 8, 16, 24, 24]
+    assert [ragged(buckets, n).num_tokens for n in (2, 16, 17, 256, 257, 300)] == [16, 16, 32, 256, 300, 300]
+    assert {ragged(buckets, n).num_rows for n in (2, 300)} == {24}
+    assert buckets.fit(num_rows=1, num_tokens=1, num_samples=7, decode=True).num_samples == 8
+
+
+def test_every_shape_that_can_be_needed_is_listed(buckets):
+    shapes = {decode(buckets, n) for n in range(1, 25)} | {ragged(buckets, n) for n in range(1, 301)}
+    assert shapes == set(buckets.all())
+
+
+def test_fields_of_a_packed_array_lie_side_by_side_and_fill_it(buckets):
+    for shape in buckets.all():
+        position = 0
+        for field in shape.int_fields.values():
+            assert field.start == position
+            position = field.stop
+        assert position == shape.num_ints
+
+
+def test_a_compiled_shape_is_used_as_it_is(buckets):
+    assert buckets.borrow(decode(buckets, 3), {decode(buckets, 3), decode(buckets, 8)}) == decode(buckets, 3)
+
+
+def test_a_larger_compiled_shape_is_borrowed_until_compiling_pays(buckets):
+    wanted, loan = decode(buckets, 4), decode(buckets, 8)
+    shapes = [buckets.borrow(wanted, {loan}) for _ in range(DECODE_PATIENCE + 1)]
+    assert shapes == [loan] * DECODE_PATIENCE + [wanted]
+    shapes = [buckets.borrow(ragged(buckets, 32), {ragged(buckets, 64)}) for _ in range(RAGGED_PATIENCE + 1)]
+    assert shapes == [ragged(buckets, 64)] * RAGGED_PATIENCE + [ragged(buckets, 32)]
+
+
+def test_the_larger_the_loan_the_sooner_the_shape_is_compiled(buckets):
+    loan = decode(buckets, 16)
+    borrowed = [buckets.borrow(decode(buckets, 2), {loan}) for _ in range(DECODE_PATIENCE)].count(loan)
+    assert borrowed == DECODE_PATIENCE / 16
+
+
+def test_a_smaller_shape_or_one_of_the_other_kind_is_never_borrowed(buckets):
+    assert buckets.borrow(decode(buckets, 8), {decode(buckets, 4), ragged(buckets, 64)}) == decode(buckets, 8)
