@@ -39,7 +39,7 @@ _ENGINE = (
     ),
     click.option(
         "--kv-cache-dtype",
-        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8", "fp8_e4m3", "fp8_e5m2"]),
         default="auto",
         show_default=True,
         help="Pages; auto: as --dtype.",
@@ -87,9 +87,7 @@ _ENGINE = (
         show_default=True,
         help="in_order, longest_prefix, or an import path module:name.",
     ),
-    click.option(
-        "--victim-policy", default="last", show_default=True, help="Who is preempted: last, or module:name."
-    ),
+    click.option("--victim-policy", default="last", show_default=True, help="Who is preempted: last, or module:name."),
     click.option(
         "--eviction-policy", default="lru", show_default=True, help="Which idle page goes: lru, or module:name."
     ),
@@ -129,7 +127,9 @@ SAMPLING_FIELDS = (
 
 _BEAM = (
     click.option("--beam-width", type=int, default=None, help="Beam search with so many beams, instead of sampling."),
-    click.option("--length-penalty", type=float, default=1.0, show_default=True, help="A beam's score is over length**it."),
+    click.option(
+        "--length-penalty", type=float, default=1.0, show_default=True, help="A beam's score is over length**it."
+    ),
     click.option(
         "--early-stopping",
         type=click.Choice(["true", "false", "never"]),
@@ -169,9 +169,8 @@ def take_params(options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
         return SamplingParams(**sampling)
     ignored = tuple(name for name in SAMPLING_FIELDS if name not in _SHARED_FIELDS)
     _refuse_given(ignored, "a beam search does not sample: leave it out, or leave out --beam-width")
-    early = {"true": True, "false": False}.get(beam["early_stopping"], beam["early_stopping"])
-    shared = {name: sampling[name] for name in _SHARED_FIELDS}
-    return BeamSearchParams(**beam | {"early_stopping": early} | shared)
+    beam["early_stopping"] = {"true": True, "false": False}.get(beam["early_stopping"], beam["early_stopping"])
+    return BeamSearchParams(**beam, **{name: sampling[name] for name in _SHARED_FIELDS})
 
 
 def _refuse_given(names: tuple[str, ...], why: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from models.config import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
+KV_CACHE_DTYPES = ("auto", *DTYPES, "int8", "fp8_e4m3", "fp8_e5m2")
 SCHEDULING_POLICIES = ("fcfs", "priority")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
@@ -22,6 +23,7 @@ LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 class CacheConfig:
     """The page pool: `num_pages` usable pages of `page_size` tokens (None: sized later from memory).
 
+    `kv_cache_dtype`: "auto" is the model's; int8 and fp8 pages carry a float32 scale a token and kv head.
     `num_host_pages`: pages of the host pool that preempted sequences are swapped to; 0 is none.
     `watermark`: the fraction of the pool that an admission leaves available while others run.
     """
@@ -38,7 +40,7 @@ class CacheConfig:
         if self.num_pages is not None:
             require_int("num_pages", self.num_pages, 1, None)
         require_int("num_host_pages", self.num_host_pages, 0, None)
-        require_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *DTYPES))
+        require_choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         require_bool("enable_prefix_caching", self.enable_prefix_caching)
         require_fraction("watermark", self.watermark)
 

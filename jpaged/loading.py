@@ -191,6 +191,7 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
         dtype=config.dtype,
         attention_implementation=implementation,
     )
+    _check_pool_is_readable(config, runner.kv_pages, implementation)
     engine = Engine(
         config.scheduler,
         config.cache,
@@ -199,6 +200,17 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
         record_steps=options.record_steps,
     )
     return LoadedEngine(engine, runner, tokenizer, config, implementation)
+
+
+def _check_pool_is_readable(config: EngineConfig, kv_pages: Any, implementation: str) -> None:
+    """Raise ValueError here, not in the first step, for a pool whose dtype or size the GPU's kernels cannot read."""
+    from pallas_kernels.triton_call import check_pool
+
+    try:
+        if implementation == "triton":
+            check_pool(kv_pages)
+    except NotImplementedError as error:
+        raise ValueError(f"kv_cache_dtype={config.cache.kv_cache_dtype!r}: {error}") from None
 
 
 def _resolve_attention(wanted: str | None, platform: str) -> str:
@@ -245,12 +257,10 @@ def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
 
 def _size_pool(options: EngineOptions, config: EngineConfig, device: Any) -> EngineConfig:
     """The config with the number of pages, and with a length that they hold."""
-    import jax.numpy as jnp
+    from jpaged.runtime.memory import bytes_of_page, pool_dtype, size_pool
 
-    from jpaged.runtime.memory import size_pool
-
-    kv_dtype = config.dtype if config.cache.kv_cache_dtype == "auto" else config.cache.kv_cache_dtype
-    page_bytes = config.model.kv_bytes_per_token(jnp.dtype(kv_dtype).itemsize) * config.cache.page_size
+    dtype = pool_dtype(config.cache.kv_cache_dtype, config.dtype)
+    page_bytes = bytes_of_page(config.model, config.cache.page_size, dtype)
     scheduler = config.scheduler
     size = size_pool(
         page_bytes=page_bytes,

@@ -184,9 +184,12 @@ class ModelConfig:
             extra = width
         return self.vocab_size * self.embedding_dim + head + self.num_layers * layer + extra
 
-    def kv_bytes_per_token(self, itemsize: int) -> int:
-        """Bytes that one token's keys and values take in all layers, at `itemsize` bytes an element."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+    def kv_bytes_per_token(self, itemsize: int, scale_bytes: int = 0) -> int:
+        """Bytes that one token's keys and values take in all layers, at `itemsize` bytes an element.
+
+        `scale_bytes`: of the scale that each head of a token has in a quantised pool.
+        """
+        return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * itemsize + scale_bytes)
 
 
 _SIZES = (

@@ -17,8 +17,8 @@ IMPLEMENTATIONS = ("reference", "xla", "triton", "mosaic_gpu")
 PLATFORM_DEFAULTS = {"cpu": "xla", "gpu": "triton", "cuda": "triton"}
 _UNIVERSAL = "xla"
 _ABSENT = {
-    (operation, "mosaic_gpu"): "Mosaic GPU has decode attention (paged_attention) only; use 'triton' on NVIDIA GPUs"
-    for operation in ("ragged_paged_attention", "write_kv", "copy_pages")
+    (operation, "mosaic_gpu"): "Mosaic GPU is used for attention alone; use 'triton' on NVIDIA GPUs"
+    for operation in ("write_kv", "copy_pages")
 }
 
 

@@ -15,13 +15,15 @@ from jaxtyping import Array, Bool, Float, Int
 from pallas_kernels.quantised import is_quantised
 
 FLOAT_DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+_FLOAT8 = (jnp.float8_e4m3fn, jnp.float8_e5m2)
 
 
 class KVPages(NamedTuple):
     """The pool: keys and values `[L, P, S, K, H]`, or `[P, S, K, H]` for a single layer.
 
     `k_scale` and `v_scale`, `[L, P, S, K]` float32, belong to int8 and fp8 pools (one scale a token and kv head: the
-    key is `k * k_scale`) and are None otherwise. Page 0 is the null page: nobody owns it and its contents are never read into a result.
+    key is `k * k_scale`) and are None otherwise. Page 0 is the null page: nobody owns it and its contents are never
+    read into a result.
     """
 
     k: Array
@@ -76,11 +78,12 @@ class KVPages(NamedTuple):
         return self.k.reshape(-1, width), self.v.reshape(-1, width)
 
     def as_bytes(self) -> Self:
-        """The same pool with 8-bit floats as the integers that they are stored as, for moving them about.
+        """The same pool with 8-bit floats as the unsigned integers that they are stored as, for moving them about.
 
-        XLA's CPU backend scatters no 8-bit float: it would make a 16-bit copy of the whole pool first.
+        XLA's CPU backend updates no array of 8-bit floats: it widens it to 16 bits first. Seen as bytes the array is
+        still copied there, once, by the change of type; integers and wider floats are updated in place.
         """
-        return jax.tree.map(lambda a: a.view(jnp.uint8) if a.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2) else a, self)
+        return jax.tree.map(lambda a: a.view(jnp.uint8) if a.dtype in _FLOAT8 else a, self)
 
     def scale_rows(self) -> tuple[Float[Array, "R K"] | None, Float[Array, "R K"] | None]:
         """The scales of keys and values as one row a token slot, R as in `token_rows`; None where there are none."""
@@ -118,6 +121,7 @@ def allocate(
     shape = (num_layers, num_pages_total, page_size, num_kv_heads, head_dim)
     if min(shape) < 1:
         raise ValueError(f"every axis of a pool must be at least 1, got [L, P, S, K, H] = {shape}")
+
     def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return jnp.zeros(shape, dtype, device=sharding)
 
@@ -178,6 +182,11 @@ def check_pool(kv: KVPages, layer: ArrayLike = 0) -> None:
         raise NotImplementedError(
             f"a pool of {kv.k.dtype} is not implemented; use float32, bfloat16, float16, int8, float8_e4m3fn or "
             "float8_e5m2"
+        )
+    if kv.num_layers * kv.num_slots >= 2**31:
+        raise ValueError(
+            f"a pool has less than 2**31 token slots, all layers together, and this one has "
+            f"{kv.num_layers * kv.num_slots} token slots: rows are counted in int32. Use fewer pages"
         )
     if isinstance(layer, int) and not 0 <= layer < kv.num_layers:
         raise ValueError(f"layer={layer} is outside the pool, which has {kv.num_layers} layers")

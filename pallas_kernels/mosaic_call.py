@@ -47,4 +47,4 @@ def interpreter(interpret: bool) -> Any:
 
 def tiles(columns: int) -> tuple[plgpu.TilingTransform, plgpu.SwizzleTransform]:
     """Shared-memory layout of 16-bit matrices that tensor cores read: tiles of 8 rows, each row one swizzle."""
-    return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
+    return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)  # pyright: ignore[reportAbstractUsage]

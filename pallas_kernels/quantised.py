@@ -36,11 +36,12 @@ def quantise(heads: Float[Array, "T K H"], dtype: DTypeLike) -> tuple[Shaped[Arr
     """
     largest = LARGEST[jnp.dtype(dtype)]
     values = heads.astype(jnp.float32)
-    scale = jnp.abs(values).max(axis=-1) / largest
+    # Reciprocals, as XLA would make of divisions by a constant and by a broadcast, so that every program agrees.
+    scale = jnp.abs(values).max(axis=-1) * jnp.float32(1 / largest)
     finite = jnp.isfinite(scale)
     usable = finite & (scale >= _SMALLEST_SCALE)
-    # Selected before and after the division: neither 0 / 0 nor a NaN is ever cast to an integer.
-    ratio = values / jnp.where(usable, scale, 1.0)[..., None]
+    # Selected before and after: no reciprocal of 0, and no NaN is ever cast to an integer.
+    ratio = values * (1.0 / jnp.where(usable, scale, 1.0))[..., None]
     ratio = jnp.clip(jnp.where(usable[..., None], ratio, 0.0), -largest, largest)
     if jnp.issubdtype(dtype, jnp.integer):
         ratio = jnp.round(ratio)

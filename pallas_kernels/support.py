@@ -8,7 +8,8 @@ Must not know: how anything is computed.
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -26,7 +27,8 @@ class Support:
 
     `hardware` says where it runs and `proof` how it is checked where there is no GPU. `max_group` bounds the query
     heads of a kv head. `score_options` are the attention options it has, `tuning` the fields it lets one set.
-    `query_dtype_is_pool_dtype`: queries must have the pool's dtype.
+    `query_dtype_is_pool_dtype`: queries must have the pool's dtype. `notes`: limits that depend on the device or on the
+    size of the pool and are checked where those are known.
     """
 
     hardware: str
@@ -38,6 +40,7 @@ class Support:
     score_options: tuple[str, ...] = ("window", "soft_cap", "alibi_slopes")
     tuning: tuple[str, ...] = ()
     query_dtype_is_pool_dtype: bool = False
+    notes: tuple[str, ...] = ()
 
     def objections(
         self, kv: KVPages, q: Array | None, rule: ScoreRule | None, alibi_slopes: Array | None
@@ -81,11 +84,18 @@ class Support:
         q: Array | None = None,
         rule: ScoreRule | None = None,
         alibi_slopes: Array | None = None,
+        tuning: Any = None,
     ) -> None:
-        """Nothing, or NotImplementedError that says what `name` lacks."""
+        """Nothing, or NotImplementedError that says what `name` lacks; `tuning` is a tuning record."""
         found = self.objections(kv, q, rule, alibi_slopes)
         if found:
-            raise NotImplementedError(f"implementation {name!r} does not support {'; nor '.join(found)}")
+            raise NotImplementedError(f"implementation={name!r} does not support {'; nor '.join(found)}")
+        if tuning is None:
+            return
+        if not self.tuning:
+            raise NotImplementedError(f"implementation={name!r} has nothing to tune; pass tuning=None")
+        if any(value is not None and field not in self.tuning for field, value in asdict(tuning).items()):
+            raise NotImplementedError(f"implementation={name!r} tunes {' and '.join(self.tuning)} only; got {tuning}")
 
 
 def supports_of(operation: str, implementation: str) -> dict[str, Support]:

@@ -24,6 +24,10 @@ from pallas_kernels.quantised import is_quantised
 warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
 
 SMALLEST_DOT = 16
+
+# What `check_pool` and `check_offsets` refuse, for the table of docs/kernels.md.
+CONVERSION_NOTE = "float8_e4m3fn: compute capability 8.9 and up"
+OFFSET_NOTE = "1 byte an element: not between 2 and 4 GiB of keys"
 _BEFORE_ADA = ("A100", "A800", "A10", "A16", "A2", "A30", "A40", "RTX A", "RTX 30", "RTX 20", "T4", "V100")
 
 
@@ -86,7 +90,7 @@ def load_as(dtype: jnp.dtype, ref: Any, place: tuple[Any, ...], mask: Array) -> 
     return jnp.where(mask, plgpu.load(ref.at[place], mask=mask).astype(dtype), jnp.zeros((), dtype))
 
 
-def load_scales(kv_ref: KVPages, tokens: tuple[Any, ...], mask: Array) -> tuple[Array | None, Array | None]:
+def load_scales(kv_ref: Any, tokens: tuple[Any, ...], mask: Array) -> tuple[Array | None, Array | None]:
     """The key and value scales of a block of tokens as rows `[1, C]`, 0 where `mask` is false; None without scales."""
     k_scale, v_scale = (
         None if ref is None else plgpu.load(ref.at[tokens], mask=mask, other=0.0)[None, :]

@@ -70,10 +70,13 @@ def test_generate_shows_samples_one_after_another_and_a_summary_on_request(model
     assert headings == [
         "> hello (sample 1 of 2)", "> hello (sample 2 of 2)", "> the (sample 1 of 2)", "> the (sample 2 of 2)",
     ]  # fmt: skip
-    summary = result.stdout.splitlines()[-3:]
+    summary = result.stdout.splitlines()[-6:]
     assert "tokens/s" in summary[0]
-    assert "programs compiled; attention: xla" in summary[1]
-    assert summary[2].startswith("pages of 16 tokens: ")
+    assert summary[1].startswith("medians, compiling included: queue ")
+    assert "programs compiled; attention: xla" in summary[2]
+    assert summary[3] == "preemptions: 0 recomputed, 0 swapped (0 pages out, 0 in)"
+    assert summary[4].startswith("sharing saved ")
+    assert summary[5].startswith("pages of 16 tokens: ")
 
 
 def test_g14_generate_prints_one_strict_json_document(model: str):

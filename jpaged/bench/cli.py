@@ -1,22 +1,19 @@
-"""`jpaged bench`: throughput | latency.
+"""`jpaged bench`: throughput | latency | host | sharing | prefix.
 
-Lives here: the flags of the benchmarks and how their results are shown.
+Lives here: the flags of the first two and how their results are shown; the others are in host_cli.py.
 Promises: flags and JSON fields are named as vLLM's bench names them.
 Must not know: how anything is measured.
 """
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jpaged.cli_options import ENGINE_FIELDS, engine_options, json_option, pick, print_json
+from jpaged.bench.host_cli import host, prefix, sharing
+from jpaged.bench.output import check_at_least, check_writable, output_json_option, setup, show
+from jpaged.cli_options import ENGINE_FIELDS, engine_options, json_option, pick
 
-_output_json = click.option(
-    "--output-json", type=click.Path(path_type=Path), help="Also write the results to this file."
-)  # fmt: skip
 _n = click.option("--n", type=int, default=1, show_default=True, help="Sequences a prompt.")
 _temperature = click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 
@@ -24,6 +21,10 @@ _temperature = click.option("--temperature", type=float, default=0.0, show_defau
 @click.group()
 def bench() -> None:
     """Measure the engine."""
+
+
+for command in (host, sharing, prefix):
+    bench.add_command(command)
 
 
 @bench.command()
@@ -34,7 +35,7 @@ def bench() -> None:
 @click.option("--num-warmups", type=int, default=1, show_default=True, help="Untimed requests first.")
 @_n
 @_temperature
-@_output_json
+@output_json_option
 @engine_options
 @json_option
 def throughput(
@@ -53,9 +54,9 @@ def throughput(
     from jpaged.bench import measure, workload
     from jpaged.llm import LLM
 
-    _check_at_least("num_prompts", num_prompts, 1)
-    _check_at_least("num_warmups", num_warmups, 0)
-    _check_writable(output_json)
+    check_at_least("num_prompts", num_prompts, 1)
+    check_at_least("num_warmups", num_warmups, 0)
+    check_writable(output_json)
     seed = options["seed"]
     llm = LLM(**pick(options, ENGINE_FIELDS))
     limits = (llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len)
@@ -64,7 +65,7 @@ def throughput(
     else:
         requests = workload.fixed(num_prompts or 16, input_len, output_len, *limits)
     result = measure.throughput(llm, requests, n=n, num_warmups=num_warmups, temperature=temperature)
-    _show(result | _setup(llm), as_json, output_json, _throughput_text)
+    show(result | setup(llm), as_json, output_json, _throughput_text)
 
 
 @bench.command()
@@ -75,7 +76,7 @@ def throughput(
 @click.option("--num-iters", type=int, default=30, show_default=True, help="Timed runs.")
 @_n
 @_temperature
-@_output_json
+@output_json_option
 @engine_options
 @json_option
 def latency(
@@ -96,10 +97,10 @@ def latency(
     from jpaged.bench import measure, workload
     from jpaged.llm import LLM
 
-    _check_at_least("num_iters", num_iters, 1)
-    _check_at_least("num_iters_warmup", num_iters_warmup, 0)
-    _check_at_least("batch_size", batch_size, 1)
-    _check_writable(output_json)
+    check_at_least("num_iters", num_iters, 1)
+    check_at_least("num_iters_warmup", num_iters_warmup, 0)
+    check_at_least("batch_size", batch_size, 1)
+    check_writable(output_json)
     seed = options["seed"]
     llm = LLM(**pick(options, ENGINE_FIELDS))
     requests = workload.fixed(
@@ -115,50 +116,7 @@ def latency(
             temperature=temperature,
             on_iteration=bar.update,
         )
-    _show(result | _setup(llm), as_json, output_json, _latency_text)
-
-
-def _check_at_least(name: str, value: int | None, low: int) -> None:
-    if value is not None and value < low:
-        raise ValueError(f"{name}={value}: must be at least {low}")
-
-
-def _check_writable(output_json: Path | None) -> None:
-    """Raise ValueError now, not after a long run, if the results cannot be written."""
-    if output_json is None:
-        return
-    if output_json.is_dir() or not os.access(output_json if output_json.exists() else output_json.parent, os.W_OK):
-        raise ValueError(f"--output-json {output_json}: no file can be written there; check the path")
-
-
-def _setup(llm: Any) -> dict[str, Any]:
-    """What was measured: enough to tell two results apart."""
-    import jax
-
-    device = jax.devices()[0]
-    return {
-        "model": llm.options.model,
-        "dtype": llm.config.dtype,
-        "page_size": llm.config.cache.page_size,
-        "max_num_seqs": llm.config.scheduler.max_num_seqs,
-        "max_num_batched_tokens": llm.config.scheduler.max_num_batched_tokens,
-        "attention_implementation": llm.attention_implementation,
-        "device": f"{device.platform}: {device.device_kind}",
-        "jax": jax.__version__,
-        "config_digest": llm.config.digest(),
-    }
-
-
-def _show(result: dict[str, Any], as_json: bool, output_json: Path | None, text: Any) -> None:
-    if output_json is not None:
-        try:
-            output_json.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-        except OSError as error:
-            raise ValueError(f"--output-json {output_json}: {error}") from None
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(text(result))
+    show(result | setup(llm), as_json, output_json, _latency_text)
 
 
 def _throughput_text(result: dict[str, Any]) -> str:

@@ -106,6 +106,11 @@ class CacheManager:
             need += min(count, self.pool.ref_count(page) - 1)
         return need
 
+    def owns(self, sequence: Sequence, position: int) -> bool:
+        """Whether a page is held for the position, and by this sequence alone."""
+        pages, index = sequence.table.pages, position // self.page_size
+        return index < len(pages) and self.pool.ref_count(pages[index]) == 1
+
     def grow(self, sequence: Sequence, end: int) -> tuple[int, PageCopy | None]:
         """Make the slots of positions [num_computed, end) the sequence's own; the caller has checked the room.
 

@@ -81,6 +81,18 @@ class PlanBuilder:
         sequence.num_computed = end
         return len(self.rows) - 1
 
+    def next_token(self, group: SequenceGroup, sequence: Sequence) -> None:
+        """Compute the sequence's newest token and draw the next: `compute` and `sample` in one, for decode steps."""
+        slot, start = sequence.row_slot, sequence.num_computed
+        assert slot is not None and self.budget > 0
+        self.budget -= 1
+        target = Target(group, sequence, slot)
+        self.samples.append(Sample(len(self.rows), slot))
+        self.sample_targets.append(target)
+        self.rows.append(ScheduledSequence(slot, start, 1))
+        self.row_targets.append(target)
+        sequence.num_computed = start + 1
+
     def sample(self, row: int, group: SequenceGroup, sequence: Sequence) -> None:
         """Let `sequence` draw its next token from the last token of `row`."""
         target = self.row_targets[row]

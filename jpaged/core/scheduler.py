@@ -11,8 +11,8 @@ from collections import deque
 
 from jpaged.config import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core import policy
-from jpaged.core.block_table import pages_for
 from jpaged.core.cache_manager import CacheManager
+from jpaged.core.integrity import check_groups
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
 from jpaged.core.request import FinishReason
@@ -110,26 +110,18 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert the invariants that hold between steps (I1 to I5, I7)."""
-        live = [s for group in self.running for s in group.live]
-        self.cache.check([*live, *(s for group in self.waiting for s in group.live)])
-        slots = [s.row_slot for s in live]
-        assert None not in slots, "a running sequence has no row slot"
-        assert sorted([*self._free_slots, *(s for s in slots if s is not None)]) == list(
-            range(self.config.max_num_seqs)
-        ), "a row slot is lost or given twice"
-        for group in (*self.running, *self.waiting):
-            holders = group.live if group.status is SequenceStatus.RUNNING else []
-            _check_group(group, holders if group.forked else holders[:1], self.cache.page_size)
-        for groups in (self.running, self.waiting):
-            assert groups == sorted(groups, key=self._rank), "a group stands behind a later one"
-        if not self.running:
-            held = self.cache.pool.num_pages - self.cache.num_available
-            assert held == self.cache.num_pinned, "pages are held while nothing runs"
+        slots = self._free_slots
+        check_groups(self.running, self.waiting, self.cache, slots, self.config.max_num_seqs, self._rank)
 
     def _schedule_running(self, plan: PlanBuilder) -> None:
         i = 0
         while i < len(self.running) and plan.budget:
             group = self.running[i]
+            if self._goes_on_in_place(group):
+                # What most groups do in most steps, and the long way would come to the same.
+                plan.next_token(group, group.sequences[0])
+                i += 1
+                continue
             writes = self._wanted(group, plan)
             while (need := self.cache.pages_to_grow(writes)) and need > self.cache.num_available:
                 if self._preempt_one_of(i, plan) is group:
@@ -137,6 +129,15 @@ class Scheduler:
             else:
                 self._place(group, writes, plan)
                 i += 1
+
+    def _goes_on_in_place(self, group: SequenceGroup) -> bool:
+        """Whether a lone sequence wants one token, and holds the page for it alone."""
+        if len(group.sequences) > 1:
+            return False
+        sequence = group.sequences[0]
+        start = sequence.num_computed
+        one_more = start + 1 == len(sequence.token_ids) and not sequence.moved
+        return one_more and self.cache.owns(sequence, start)
 
     def _admit_waiting(self, plan: PlanBuilder, now: float) -> None:
         while self.waiting and plan.budget:
@@ -312,15 +313,3 @@ class Scheduler:
         if not group.finished:
             group.start_next()
             insort(self.waiting, group, key=self._rank)
-
-
-def _check_group(group: SequenceGroup, holders: list[Sequence], page_size: int) -> None:
-    for sequence in group.sequences:
-        if sequence not in holders:
-            assert not sequence.table.pages, "pages are held by one who does not run"
-            swapped = sequence.status is SequenceStatus.SWAPPED
-            assert swapped or (sequence.num_computed == 0 and not sequence.host_pages)
-            continue
-        assert sequence.num_computed <= min(len(sequence.token_ids), sequence.table.capacity)
-        assert len(sequence.table) <= pages_for(len(sequence.token_ids), page_size), "a page is held for no token"
-        assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)

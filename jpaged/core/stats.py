@@ -82,6 +82,11 @@ class EngineStats:
         return self._waste_sum / self._busy_steps if self._busy_steps else 0.0
 
     @property
+    def sharing_steps(self) -> tuple[float, int]:
+        """The sum over steps of logical / physical pages, and how many steps held any: two looks give a span's mean."""
+        return self._sharing_sum, self._busy_steps
+
+    @property
     def sharing_saved(self) -> float:
         """The share of pages that sharing saves, as the paper's Fig. 15 has it: 1 - 1 / mean(logical / physical).
 
@@ -98,7 +103,7 @@ def table_totals(scheduler: Scheduler) -> tuple[int, int]:
     page_size = scheduler.cache.page_size
     logical = tail = 0
     for group in scheduler.running:
-        sequences = group.live
+        sequences = group.sequences if len(group.sequences) == 1 else group.live
         seen: set[int] | None = set() if len(sequences) > 1 else None
         for sequence in sequences:
             pages = sequence.table.pages

@@ -163,7 +163,7 @@ class StepRecorder:
 
 
 def _tail_slots(tables: tuple[SequencePages, ...] | list[SequencePages], page_size: int) -> int:
-    """Slots that no known token fills; a page that several sequences hold counts once, as far as the fullest fills it."""
+    """Slots that no known token fills; a page that several sequences hold counts once, as the fullest fills it."""
     filled: dict[int, int] = {}
     for table in tables:
         for i in range(min(table.num_tokens // page_size, len(table.pages)), len(table.pages)):

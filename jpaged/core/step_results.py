@@ -22,8 +22,10 @@ def take_results(
 ) -> list[SequenceDelta]:
     """Index written pages, append tokens, advance beams, and call `end` for every sequence that has ended."""
     for row, target in zip(plan.rows, made.row_targets, strict=True):
-        if target.sequence.row_slot == target.row_slot:
-            cache.commit(target.group, target.sequence, row.start + row.num_tokens)
+        sequence, written = target.sequence, row.start + row.num_tokens
+        # Most rows end within a page, and have nothing to index.
+        if sequence.row_slot == target.row_slot and written // cache.page_size > sequence.num_indexed:
+            cache.commit(target.group, sequence, written)
     _keep_prompt_logprobs(made, result)
     deltas: list[SequenceDelta] = []
     searches: dict[int, SequenceGroup] = {}

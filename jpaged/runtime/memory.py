@@ -1,16 +1,19 @@
 """How many pages the pool gets.
 
-Lives here: sizes of a page and of the pool, from a page count, from bytes, or from the memory that is free.
+Lives here: the pool's dtype, sizes of a page and of the pool: from a page count, bytes, or the memory that is free.
 Promises: the answer and its reason; too little memory for one page is an error with the remedy.
-Must not know: what pages hold.
+Must not know: whose tokens pages hold.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from models.config import ModelConfig
+
 HOST_FRACTION = 0.1
 DEVICE_FRACTION = 0.9
+_FP8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -20,6 +23,22 @@ class PoolSize:
 
     num_pages: int
     reason: str
+
+
+def pool_dtype(kv_cache_dtype: str, dtype: str) -> Any:
+    """The numpy dtype of the pool's keys and values; "auto" is the model's `dtype`."""
+    import jax.numpy as jnp
+
+    name = dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+    return jnp.dtype(_FP8.get(name, name))
+
+
+def bytes_of_page(model: ModelConfig, page_size: int, dtype: Any) -> int:
+    """Bytes of one page in all layers, its scales included."""
+    from pallas_kernels.quantised import SCALE_BYTES, is_quantised
+
+    scale_bytes = SCALE_BYTES if is_quantised(dtype) else 0
+    return model.kv_bytes_per_token(dtype.itemsize, scale_bytes) * page_size
 
 
 def parse_bytes(value: int | str, name: str = "kv_memory") -> int:

@@ -23,6 +23,7 @@ from jpaged.core.output import (
     TokenLogprobs,
 )
 from jpaged.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
+from jpaged.runtime.memory import pool_dtype
 from jpaged.runtime.packing import RowMirror
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.sampler import SampleOutputs, init_row_state, set_row
@@ -69,7 +70,7 @@ class ModelRunner:
             cache_config.page_size,
             model_config.num_kv_heads,
             model_config.head_dim,
-            jnp.dtype(dtype if cache_config.kv_cache_dtype == "auto" else cache_config.kv_cache_dtype),
+            pool_dtype(cache_config.kv_cache_dtype, dtype),
         )
         self._init_state = functools.partial(
             init_row_state,

@@ -9,6 +9,9 @@ import jax
 from jaxtyping import Array, Int
 
 from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.support import Support
+
+SUPPORT = Support(hardware="any", proof="tested")
 
 
 def copy_pages(kv: KVPages, src: Int[Array, " R"], dst: Int[Array, " R"]) -> KVPages:

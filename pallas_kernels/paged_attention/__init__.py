@@ -38,7 +38,8 @@ def paged_attention(
     Query head n reads kv head `n // (N / K)`. `layer` may be traced. `scale` defaults to `H ** -0.5`. `window` is
     how many newest tokens are seen, the current one included. `soft_cap` is c in `c * tanh(score / c)`.
     `alibi_slopes` are float32; the bias is `slope * (key position - query position)`, after the soft cap.
-    Sums and softmax are float32. `implementation` is None (what `resolve` says), `reference`, `xla` or `triton`.
+    Sums and softmax are float32. `implementation` is None (what `resolve` says), `reference`, `xla`, `triton` or
+    `mosaic_gpu`; docs/kernels.md says what each supports.
 
     Raises ValueError for shapes that do not fit together, NotImplementedError for what an implementation lacks.
     Source: PagedAttention, section 4.1 (Kwon et al., SOSP 2023).

@@ -69,10 +69,14 @@ def _program(
     head_dim = q_smem.shape[1]
     columns = pl.ds(pl.multiple_of(kv_head * head_dim, head_dim), head_dim)
 
+    def page_of(column: Array) -> Array:
+        # The first stages are filled whatever the length, and the table of an empty row may hold anything.
+        return jnp.where(work.length > 0, table_ref[row, column], 0)
+
     def fetch(i: Array) -> None:
         stage = lax.rem(i, jnp.int32(stages))
         for j in range(walk.pieces_per_block):
-            start = walk.first_row_of_piece(layer, lambda column: table_ref[row, column], work, i, j)
+            start = walk.first_row_of_piece(layer, page_of, work, i, j)
             source, target = (pl.ds(start, walk.piece), columns), (stage, pl.ds(j * walk.piece, walk.piece))
             plgpu.copy_gmem_to_smem(k_ref.at[source], k_smem.at[target], oob_mode=_IN_BOUNDS)
             plgpu.copy_gmem_to_smem(v_ref.at[source], v_smem.at[target], oob_mode=_IN_BOUNDS)
@@ -93,8 +97,7 @@ def _attend(
     q_smem: Any, k_smem: Any, v_smem: Any, weight_smem: Any, fetch: Any, work: Work, walk: Walk, stages: int
 ) -> tuple[Array, Array]:
     acc, lhs, rhs = (
-        layout(q_smem.dtype, m_warps=1)
-        for layout in (plgpu.Layout.MMA_ACC, plgpu.Layout.MMA_LHS, plgpu.Layout.MMA_RHS)
+        layout(q_smem.dtype, m_warps=1) for layout in (plgpu.Layout.MMA_ACC, plgpu.Layout.MMA_LHS, plgpu.Layout.MMA_RHS)
     )
     head_dim = q_smem.shape[1]
     query = plgpu.load(q_smem, layout=lhs, optimized=False)

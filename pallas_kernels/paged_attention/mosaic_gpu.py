@@ -40,6 +40,7 @@ SUPPORT = {
         score_options=("window", "soft_cap"),
         tuning=("block_tokens", "splits", "num_stages"),
         query_dtype_is_pool_dtype=True,
+        notes=("JAX 0.12 and up", "its ring of cp.async stages has never run"),
     ),
 }
 
@@ -60,7 +61,7 @@ def paged_attention(
 ) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token."""
     variant = _variant(interpret)
-    SUPPORT[variant].check(f"mosaic_gpu ({variant})", kv, q, rule, alibi_slopes)
+    SUPPORT[variant].check(f"mosaic_gpu ({variant})", kv, q, rule, alibi_slopes, tuning)
     num_rows, num_heads, head_dim = q.shape
     group = num_heads // kv.num_kv_heads
     walk, stages = _sizes(tuning, variant, num_rows, block_tables.shape[1], kv, rule)
@@ -83,9 +84,11 @@ def _variant(interpret: bool) -> str:
     if capability == mosaic_call.HOPPER:
         return "Hopper"
     if capability < mosaic_call.AMPERE:
-        raise NotImplementedError(f"implementation 'mosaic_gpu' needs compute capability 8.0; this GPU has {capability}")
+        raise NotImplementedError(
+            f"implementation='mosaic_gpu' needs compute capability 8.0; this GPU has {capability}"
+        )
     if not hasattr(plgpu, "store"):
-        raise NotImplementedError("implementation 'mosaic_gpu' needs JAX 0.12 on GPUs other than Hopper")
+        raise NotImplementedError("implementation='mosaic_gpu' needs JAX 0.12 on GPUs other than Hopper")
     return "Ampere"
 
 
@@ -93,23 +96,23 @@ def _sizes(
     tuning: DecodeTuning | None, variant: str, num_rows: int, table_width: int, kv: KVPages, rule: ScoreRule
 ) -> tuple[Walk, int]:
     tuning = tuning or DecodeTuning()
-    if tuning.num_warps is not None:
-        raise NotImplementedError(f"implementation 'mosaic_gpu' tunes {', '.join(SUPPORT[variant].tuning)}; got {tuning}")
-    if kv.num_layers * kv.num_slots >= 2**31:
-        raise NotImplementedError(
-            f"implementation 'mosaic_gpu' counts token slots in 32 bits; this pool has {kv.num_layers * kv.num_slots}"
-        )
-    block = tuning.block_tokens or BLOCK_TOKENS
-    stages = tuning.num_stages or (4 if kv.head_dim <= 64 else 2) + (variant == "Ampere")
+    block, stages = checked_sizes(variant, tuning.block_tokens, tuning.num_stages, kv.head_dim)
+    chosen = tuning.splits or splits.default_splits(num_rows * kv.num_kv_heads, table_width * kv.page_size)
+    return Walk(rule, kv.page_size, kv.num_slots, block, chosen), stages
+
+
+def checked_sizes(variant: str, block_tokens: int | None, num_stages: int | None, head_dim: int) -> tuple[int, int]:
+    """Tokens a block and stages of the ring, or ValueError when they do not fit into shared memory."""
+    ampere = variant == "Ampere"
+    block = block_tokens or BLOCK_TOKENS
+    stages = num_stages or (4 if head_dim <= 64 else 2) + ampere
     if block % 64 or stages < 2:
         raise ValueError(f"block_tokens={block} must be a multiple of 64 and num_stages={stages} at least 2")
-    ampere = variant == "Ampere"
-    needed = (mosaic_ampere if ampere else mosaic_hopper).smem_bytes(kv.head_dim, block, stages)
+    needed = (mosaic_ampere if ampere else mosaic_hopper).smem_bytes(head_dim, block, stages)
     available = mosaic_call.SMEM_BYTES[mosaic_call.AMPERE if ampere else mosaic_call.HOPPER]
     if needed > available:
         raise ValueError(
             f"block_tokens={block} and num_stages={stages} need {needed} bytes of shared memory a program; "
             f"there are {available}"
         )
-    chosen = tuning.splits or splits.default_splits(num_rows * kv.num_kv_heads, table_width * kv.page_size)
-    return Walk(rule, kv.page_size, kv.num_slots, block, chosen), stages
+    return block, stages

@@ -1,11 +1,12 @@
-"""Decode attention for Hopper GPUs: one program a row, kv head and split, through Pallas' Mosaic GPU backend.
+"""Attention for Hopper GPUs; decode: one program a row, kv head and split; through Pallas' Mosaic GPU backend.
 
-Lives here: the kernel: one warpgroup fetches pages by TMA, one multiplies them by wgmma.
+Lives here: the kernel: one warpgroup fetches pages by TMA, one multiplies them by wgmma. Ragged attention uses both.
 Promises: table entries outside a row's visible pages are never read, nor is anything invisible used, though whole
 pieces of pages are fetched; what is interpreted is what is compiled.
 Must not know: how splits are merged; how wide a table is beyond its shape.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ def attend_splits(
             jax.ShapeDtypeStruct(out_shape, jnp.float32),
             jax.ShapeDtypeStruct(out_shape[:-1], jnp.float32),
         ],
-        scratch_types=_scratch(q.dtype, head_dim, walk, stages),
+        scratch_types=scratch_types(q.dtype, head_dim, walk, stages),
         grid=(num_rows, num_kv_heads, walk.splits),
         grid_names=("row", "kv_head", "split"),
         num_threads=2,
@@ -70,7 +71,8 @@ def smem_bytes(head_dim: int, block: int, stages: int) -> int:
     )
 
 
-def _scratch(dtype: Any, head_dim: int, walk: Walk, stages: int) -> Scratch:
+def scratch_types(dtype: Any, head_dim: int, walk: Walk, stages: int) -> Scratch:
+    """What `fetch_blocks` and `attend_blocks` share."""
     tiled = partial(plgpu.SMEM, dtype=dtype, transforms=mosaic_call.tiles(64))
     pieces = walk.pieces_per_block
     return Scratch(
@@ -99,24 +101,25 @@ def _program(
     @pl.when(lax.axis_index("warpgroup") == 1)
     def _fetch() -> None:
         table = lambda column: table_ref[row, column]  # noqa: E731
-        _fetch_blocks(layer_ref[0], table, kv_head, k_ref, v_ref, local, work, walk, stages)
+        fetch_blocks(layer_ref[0], table, kv_head, k_ref, v_ref, local, work, walk, stages)
 
     @pl.when(lax.axis_index("warpgroup") == 0)
     def _compute() -> None:
         group = q_ref.shape[2]
         plgpu.copy_gmem_to_smem(q_ref.at[row, kv_head], local.q.at[pl.ds(0, group)], local.q_ready)
         plgpu.barrier_wait(local.q_ready)
-        _attend(local, work, walk, stages)
+        attend_blocks(local, work, walk, stages, lambda token: work.length - 1 - token)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(local.out.at[pl.ds(0, group)], out_ref.at[row, split, kv_head])
         plgpu.copy_smem_to_gmem(local.log_total.at[pl.ds(0, group)], log_total_ref.at[row, split, kv_head])
         plgpu.wait_smem_to_gmem(0)
 
 
-def _fetch_blocks(
+def fetch_blocks(
     layer: Array, table: Any, kv_head: Array, k_ref: Any, v_ref: Any, local: Scratch, work: Work, walk: Walk,
     stages: int,
 ) -> None:  # fmt: skip
+    """Fills the ring of stages with the pages of one program; `table` gives the page of a column."""
     head_dim = local.k.shape[-1]
     columns = pl.ds(pl.multiple_of(kv_head * head_dim, head_dim), head_dim)
 
@@ -139,7 +142,11 @@ def _fetch_blocks(
     pl.loop(jnp.maximum(work.num_blocks - stages, 0), work.num_blocks)(wait_until_free)
 
 
-def _attend(local: Scratch, work: Work, walk: Walk, stages: int) -> None:
+def attend_blocks(local: Scratch, work: Work, walk: Walk, stages: int, distance_of: Callable[[Array], Array]) -> None:
+    """Leaves the normalised output of QUERY_ROWS rows, and their log totals, in shared memory.
+
+    `distance_of` gives, for a matrix of key positions, each row's query position minus them.
+    """
     layout = plgpu.Layout.WGMMA
     head_dim = local.q.shape[1]
     zeros = jnp.zeros((QUERY_ROWS, head_dim), jnp.float32)
@@ -156,10 +163,13 @@ def _attend(local: Scratch, work: Work, walk: Walk, stages: int) -> None:
         product = _product((QUERY_ROWS, walk.block), local.q, local.k.at[stage].transpose((1, 0)))
         plgpu.barrier_arrive(local.k_free.at[stage])
         token = work.first_token(walk, i) + plgpu.broadcasted_iota(jnp.int32, product.shape, 1, layout=layout)
-        score = jnp.where(work.visible(token), walk.rule.score(product, work.length - 1 - token, None), MASKED)
+        distance = distance_of(token)
+        visible = work.visible(token) & walk.rule.visible(distance)
+        score = jnp.where(visible, walk.rule.score(product, distance, None), MASKED)
         new_peak = jnp.maximum(peak, score.max(axis=1))
         decay = jnp.exp(peak - new_peak)
-        weight = jnp.exp(score - _over_columns(new_peak, score))
+        # Selected once more: a row that has seen no key yet has MASKED - MASKED = 0 here.
+        weight = jnp.where(visible, jnp.exp(score - _over_columns(new_peak, score)), 0.0)
         local.weight[...] = weight.astype(local.weight.dtype)
         plgpu.barrier_wait(local.v_ready.at[stage])
         _zero_invisible_values(local.v.at[stage], work, walk, i)
@@ -179,7 +189,7 @@ def _product(shape: tuple[int, int], a: Any, b: Any) -> Array:
         plgpu.wgmma(accumulator, a, b)
         return accumulator[...]
 
-    return pl.run_scoped(multiply, plgpu.ACC(shape, jnp.float32))
+    return pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef(shape, jnp.float32))
 
 
 def _over_columns(rows: Array, like: Array) -> Array:

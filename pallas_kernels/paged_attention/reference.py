@@ -16,6 +16,9 @@ from pallas_kernels.kv_pages import KVPages
 from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.quantised import scaled
 from pallas_kernels.scores import MASKED, ScoreRule
+from pallas_kernels.support import Support
+
+SUPPORT = Support(hardware="any", proof="tested against a float64 oracle")
 
 
 def paged_attention(
@@ -30,8 +33,7 @@ def paged_attention(
     tuning: DecodeTuning | None = None,
 ) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token, row after row."""
-    if tuning is not None:
-        raise NotImplementedError("implementation='reference' has nothing to tune; pass tuning=None")
+    SUPPORT.check("reference", kv, q, rule, alibi_slopes, tuning)
     group = q.shape[1] // kv.num_kv_heads
     key_positions = jnp.arange(block_tables.shape[1] * kv.page_size)
 

@@ -1,6 +1,6 @@
 """Decode attention for NVIDIA GPUs: one program a row, kv head and split, through Pallas' Triton backend.
 
-Lives here: the split-K kernel and the merge of its splits.
+Lives here: the split-K kernel.
 Promises: slots and table entries past a row's end are never loaded; softmax and merge are float32.
 Must not know: how wide a table is beyond its shape; splits follow each row's true length.
 """
@@ -19,10 +19,19 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels import online_softmax, triton_call
 from pallas_kernels.kv_pages import KVPages
 from pallas_kernels.online_softmax import SoftmaxState
+from pallas_kernels.paged_attention import splits
 from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.products import precision_of
 from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.scores import ScoreRule
+from pallas_kernels.support import Support
+
+SUPPORT = Support(
+    hardware="NVIDIA, compute capability 8.0 and up",
+    proof="interpreted; compiled",
+    tuning=("block_tokens", "splits", "num_warps", "num_stages"),
+    notes=(triton_call.CONVERSION_NOTE, triton_call.OFFSET_NOTE),
+)
 
 
 def paged_attention(
@@ -38,16 +47,17 @@ def paged_attention(
     interpret: bool = False,
 ) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token."""
+    SUPPORT.check("triton", kv, q, rule, alibi_slopes, tuning)
     triton_call.check_pool(kv)
     num_rows, num_heads, head_dim = q.shape
-    block, splits, num_warps, num_stages = _sizes(tuning, num_rows * kv.num_kv_heads, block_tables, kv)
+    block, num_splits, num_warps, num_stages = _sizes(tuning, q, block_tables, kv)
     kernel = partial(
         _attend_split,
         rule=rule,
         page_size=kv.page_size,
         head_dim=head_dim,
         group=num_heads // kv.num_kv_heads,
-        splits=splits,
+        num_splits=num_splits,
         block=block,
         has_slopes=alibi_slopes is not None,
     )
@@ -55,38 +65,31 @@ def paged_attention(
     out, log_total = triton_call.call(
         kernel,
         name="paged_attention",
-        grid=(num_rows, kv.num_kv_heads, splits),
+        grid=(num_rows, kv.num_kv_heads, num_splits),
         out_shape=[
-            jax.ShapeDtypeStruct((num_rows, splits, num_heads, head_dim), q.dtype if splits == 1 else jnp.float32),
-            jax.ShapeDtypeStruct((num_rows, splits, num_heads), jnp.float32),
+            jax.ShapeDtypeStruct(
+                (num_rows, num_splits, num_heads, head_dim), q.dtype if num_splits == 1 else jnp.float32
+            ),
+            jax.ShapeDtypeStruct((num_rows, num_splits, num_heads), jnp.float32),
         ],
         num_warps=num_warps,
         num_stages=num_stages,
         interpret=interpret,
     )(triton_call.layer_operand(layer), q, kv, block_tables, context_lens, slopes)
-    return out[:, 0] if splits == 1 else _merge(out, log_total).astype(q.dtype)
+    return out[:, 0] if num_splits == 1 else splits.merge(out, log_total).astype(q.dtype)
 
 
-def _sizes(
-    tuning: DecodeTuning | None, num_programs: int, block_tables: Array, kv: KVPages
-) -> tuple[int, int, int, int]:
+def _sizes(tuning: DecodeTuning | None, q: Array, block_tables: Array, kv: KVPages) -> tuple[int, int, int, int]:
     tuning = tuning or DecodeTuning()
-    block = tuning.block_tokens or 64
-    # Enough programs to fill a large GPU four times over, but at least 256 tokens a split.
-    useful = min(-(-512 // num_programs), -(-block_tables.shape[1] * kv.page_size // 256), 32)
-    splits = tuning.splits or triton_call.power_of_two(useful)
+    # Float32 tiles of 64 tokens and 128 elements spill registers.
+    block = tuning.block_tokens or (32 if key_dtype(q.dtype, kv.k.dtype) == jnp.float32 else 64)
+    longest = block_tables.shape[1] * kv.page_size
+    num_splits = tuning.splits or splits.default_splits(q.shape[0] * kv.num_kv_heads, longest)
     num_warps = tuning.num_warps or 4
-    triton_call.check_sizes(block_tokens=block, splits=splits, num_warps=num_warps)
+    triton_call.check_sizes(block_tokens=block, splits=num_splits, num_warps=num_warps)
     if block < triton_call.SMALLEST_DOT:
         raise ValueError(f"block_tokens={block} must be at least {triton_call.SMALLEST_DOT}, the smallest Triton dot")
-    return block, splits, num_warps, tuning.num_stages or 5
-
-
-def _merge(out: Float[Array, "B X N H"], log_total: Float[Array, "B X N"]) -> Float[Array, "B N H"]:
-    # A split that saw nothing has log_total MASKED, hence weight 0, unless all are such: then every `out` is 0.
-    weight = jnp.exp(log_total - log_total.max(axis=1, keepdims=True))
-    weight = weight / weight.sum(axis=1, keepdims=True)
-    return (out * weight[..., None]).sum(axis=1)
+    return block, num_splits, num_warps, tuning.num_stages or 5
 
 
 def _attend_split(
@@ -103,14 +106,14 @@ def _attend_split(
     page_size: int,
     head_dim: int,
     group: int,
-    splits: int,
+    num_splits: int,
     block: int,
     has_slopes: bool,
 ) -> None:
     row, kv_head, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     layer = layer_ref[0]
     length = plgpu.load(length_ref.at[row])
-    first, end = _range_of_split(length, split, splits, block, rule)
+    first, end = _range_of_split(length, split, num_splits, block, rule)
     member = jnp.arange(triton_call.power_of_two(group, triton_call.SMALLEST_DOT))
     # Lanes past the group are masked, not clamped: in interpret mode a masked store writes the old value back.
     head = kv_head * group + member
@@ -144,9 +147,9 @@ def _attend_split(
     plgpu.store(log_total_ref.at[row, split, head], online_softmax.log_total(state), mask=member < group)
 
 
-def _range_of_split(length: Array, split: Array, splits: int, block: int, rule: ScoreRule) -> tuple[Array, Array]:
+def _range_of_split(length: Array, split: Array, num_splits: int, block: int, rule: ScoreRule) -> tuple[Array, Array]:
     """The tokens of one split, in whole blocks, so that the splits of a row share its true length evenly."""
     visible_from = rule.first_visible(jnp.maximum(length - 1, 0))
-    blocks = pl.cdiv(pl.cdiv(length - visible_from, block), splits)
+    blocks = pl.cdiv(pl.cdiv(length - visible_from, block), num_splits)
     first = visible_from + split * blocks * block
     return first, jnp.minimum(first + blocks * block, length)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 class DecodeTuning:
     """Sizes of a decode kernel; None in a field means the implementation's own choice.
 
-    `block_tokens`: tokens read at a time. `splits`: parts of a context that run in parallel and are merged (triton).
-    `num_warps`, `num_stages`: of a Triton program.
+    `block_tokens`: tokens read at a time. `splits`: parts of a context, merged at the end (GPU kernels).
+    `num_warps`: of a Triton program. `num_stages`: blocks in flight, of a Triton program or a Mosaic ring.
     """
 
     block_tokens: int | None = None

@@ -20,6 +20,9 @@ from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.products import dot
 from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.scores import ScoreRule
+from pallas_kernels.support import Support
+
+SUPPORT = Support(hardware="any", proof="tested", tuning=("block_tokens",))
 
 CHUNK_TOKENS = 128
 ROWS_TOGETHER = 8
@@ -37,6 +40,7 @@ def paged_attention(
     tuning: DecodeTuning | None = None,
 ) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token."""
+    SUPPORT.check("xla", kv, q, rule, alibi_slopes, tuning)
     attend = partial(
         _attend_together,
         kv=kv,
@@ -62,11 +66,7 @@ def paged_attention(
 
 
 def _chunk_tokens(tuning: DecodeTuning | None) -> int:
-    if tuning is None:
-        return CHUNK_TOKENS
-    if tuning != DecodeTuning(block_tokens=tuning.block_tokens):
-        raise NotImplementedError(f"implementation='xla' tunes block_tokens only; got {tuning}")
-    return tuning.block_tokens or CHUNK_TOKENS
+    return (tuning and tuning.block_tokens) or CHUNK_TOKENS
 
 
 def _attend_together(

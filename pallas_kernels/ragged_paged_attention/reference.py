@@ -13,6 +13,9 @@ from pallas_kernels.paged_attention import reference as decode
 from pallas_kernels.ragged_paged_attention.rows import place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
 from pallas_kernels.scores import ScoreRule
+from pallas_kernels.support import Support
+
+SUPPORT = Support(hardware="any", proof="tested against a float64 oracle")
 
 
 def ragged_paged_attention(
@@ -28,7 +31,6 @@ def ragged_paged_attention(
     tuning: RaggedTuning | None = None,
 ) -> Float[Array, "T N H"]:
     """Attention output of every packed query, query after query."""
-    if tuning is not None:
-        raise NotImplementedError("implementation='reference' has nothing to tune; pass tuning=None")
+    SUPPORT.check("reference", kv, q, rule, alibi_slopes, tuning)
     row, position = place_queries(query_starts, context_lens, q.shape[0])
     return decode.paged_attention(q, kv, block_tables[row], position + 1, layer, rule, alibi_slopes)

@@ -24,6 +24,14 @@ from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.ragged_paged_attention.rows import place_blocks, place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
 from pallas_kernels.scores import ScoreRule
+from pallas_kernels.support import Support
+
+SUPPORT = Support(
+    hardware="NVIDIA, compute capability 8.0 and up",
+    proof="interpreted; compiled",
+    tuning=("block_queries", "block_tokens", "num_warps", "num_stages"),
+    notes=(triton_call.CONVERSION_NOTE, triton_call.OFFSET_NOTE),
+)
 
 
 def ragged_paged_attention(
@@ -40,10 +48,11 @@ def ragged_paged_attention(
     interpret: bool = False,
 ) -> Float[Array, "T N H"]:
     """Attention output of every packed query."""
+    SUPPORT.check("triton", kv, q, rule, alibi_slopes, tuning)
     triton_call.check_pool(kv)
     num_queries, num_heads, head_dim = q.shape
     group = num_heads // kv.num_kv_heads
-    block_queries, block_tokens, num_warps, num_stages = _sizes(tuning, group, head_dim)
+    block_queries, block_tokens, num_warps, num_stages = _sizes(tuning, group, head_dim, key_dtype(q.dtype, kv.k.dtype))
     kernel = partial(
         _attend_block,
         rule=rule,
@@ -71,11 +80,13 @@ def ragged_paged_attention(
     return jnp.where(owned[:, None, None], out, 0)
 
 
-def _sizes(tuning: RaggedTuning | None, group: int, head_dim: int) -> tuple[int, int, int, int]:
+def _sizes(tuning: RaggedTuning | None, group: int, head_dim: int, dtype: jnp.dtype) -> tuple[int, int, int, int]:
     tuning = tuning or RaggedTuning()
     group_lanes = triton_call.power_of_two(group)
-    block_queries = tuning.block_queries or max(1, 64 // group_lanes)
-    block_tokens = tuning.block_tokens or 64
+    # Float32 tiles of 64 rows and 128 elements spill registers.
+    tile = 32 if dtype == jnp.float32 else 64
+    block_queries = tuning.block_queries or max(1, tile // group_lanes)
+    block_tokens = tuning.block_tokens or tile
     # 64 query rows of 128 elements need 8 warps on A100 to stay clear of register spills.
     num_warps = tuning.num_warps or (8 if head_dim >= 128 else 4)
     triton_call.check_sizes(block_queries=block_queries, block_tokens=block_tokens, num_warps=num_warps)

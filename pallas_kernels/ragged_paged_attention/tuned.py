@@ -13,7 +13,7 @@ class RaggedTuning:
     """Sizes of a ragged kernel; None in a field means the implementation's own choice.
 
     `block_queries`: queries of one row handled together. `block_tokens`: tokens read at a time.
-    `num_warps`, `num_stages`: of a Triton program.
+    `num_warps`: of a Triton program. `num_stages`: blocks in flight, of a Triton program or a Mosaic ring.
     """
 
     block_queries: int | None = None

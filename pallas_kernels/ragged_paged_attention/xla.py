@@ -20,6 +20,9 @@ from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.ragged_paged_attention.rows import place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
 from pallas_kernels.scores import ScoreRule
+from pallas_kernels.support import Support
+
+SUPPORT = Support(hardware="any", proof="tested", tuning=("block_queries", "block_tokens"))
 
 BLOCK_QUERIES = 64
 CHUNK_TOKENS = 128
@@ -38,6 +41,7 @@ def ragged_paged_attention(
     tuning: RaggedTuning | None = None,
 ) -> Float[Array, "T N H"]:
     """Attention output of every packed query."""
+    SUPPORT.check("xla", kv, q, rule, alibi_slopes, tuning)
     block, chunk = _sizes(tuning, q.shape[0])
     num_queries = query_starts[1:] - query_starts[:-1]
     slopes = None if alibi_slopes is None else alibi_slopes.reshape(kv.num_kv_heads, -1, 1, 1)
@@ -78,8 +82,6 @@ def ragged_paged_attention(
 
 def _sizes(tuning: RaggedTuning | None, num_queries: int) -> tuple[int, int]:
     tuning = tuning or RaggedTuning()
-    if tuning != RaggedTuning(block_queries=tuning.block_queries, block_tokens=tuning.block_tokens):
-        raise NotImplementedError(f"implementation='xla' tunes block_queries and block_tokens only; got {tuning}")
     block = tuning.block_queries or BLOCK_QUERIES
     return max(1, min(block, num_queries)), tuning.block_tokens or CHUNK_TOKENS
 

@@ -11,6 +11,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.support import Support
+
+SUPPORT = Support(hardware="any", proof="tested")
 
 
 def write_kv(kv: KVPages, tokens: KVPages, slots: Int[Array, " T"], layer: ArrayLike) -> KVPages:

@@ -17,6 +17,13 @@ from jaxtyping import Array, Int
 
 from pallas_kernels import triton_call
 from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.support import Support
+
+SUPPORT = Support(
+    hardware="NVIDIA, compute capability 8.0 and up",
+    proof="interpreted; compiled",
+    notes=(triton_call.OFFSET_NOTE,),
+)
 
 
 def write_kv(

@@ -1,6 +1,6 @@
 """A device made of a dictionary, and the cache-free oracle that says what it should have answered.
 
-Lives here: OracleExecutor, and `oracle`, which computes the same answers from scratch.
+Lives here: OracleExecutor, and `oracle`, which computes the same answers from scratch (beams: beam_oracle.py).
 Promises: every id depends on the whole history as read through the block table, so that a wrong page, a missing copy,
 a page reused too early or a stale prefix hit changes what is sampled; forbidden writes raise at once.
 Must not know: schedulers, live sequences. All it has is the plan.
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from jpaged.core.output import (
     AdmittedSequence,
     PageCopy,
+    PageSwap,
     PromptLogprobs,
     SchedulerOutput,
     StepResult,
@@ -47,11 +48,13 @@ class Row:
 class OracleExecutor:
     """Runs plans over `num_pages` pages of `page_size` slots; `before_execute` sees each plan first."""
 
-    def __init__(self, num_pages: int, page_size: int, vocab_size: int = 16) -> None:
+    def __init__(self, num_pages: int, page_size: int, vocab_size: int = 16, num_host_pages: int = 0) -> None:
         self.num_pages = num_pages
+        self.num_host_pages = num_host_pages
         self.page_size = page_size
         self.vocab_size = vocab_size
         self.memory: dict[int, Cell] = {}
+        self.host_memory: dict[int, list[Cell]] = {}
         self.rows: dict[int, Row] = {}
         self.plans: list[SchedulerOutput] = []
         self.before_execute: Callable[[SchedulerOutput], None] | None = None
@@ -68,6 +71,8 @@ class OracleExecutor:
             assert column <= len(table), "a grant leaves a hole in the block table"
             table[column:] = pages
             self._check_pages(table)
+        self._swap_out(plan.swapped_out)
+        self._swap_in(plan.swapped_in)
         self._copy(plan.copies)
         self._write(plan)
         return self._answer(plan)
@@ -75,15 +80,36 @@ class OracleExecutor:
     def _check_pages(self, pages: Iterable[int]) -> None:
         assert all(1 <= page <= self.num_pages for page in pages), "a page id is outside of the pool"
 
+    def page(self, page: int) -> list[Cell]:
+        """What the slots of a page hold."""
+        return [self.memory.get(page * self.page_size + offset, GARBAGE) for offset in range(self.page_size)]
+
+    def _fill(self, page: int, cells: Iterable[Cell]) -> None:
+        self.memory.update((page * self.page_size + offset, cell) for offset, cell in enumerate(cells))
+
+    def _swap_out(self, swaps: Sequence[PageSwap]) -> None:
+        # Two groups that share a page and leave in one step take a copy of it each.
+        self._check_swaps(swaps, {swap.host for swap in swaps})
+        for device, host in swaps:
+            self.host_memory[host] = self.page(device)
+
+    def _swap_in(self, swaps: Sequence[PageSwap]) -> None:
+        self._check_swaps(swaps, {swap.device for swap in swaps})
+        for device, host in swaps:
+            self._fill(device, self.host_memory.pop(host))
+
+    def _check_swaps(self, swaps: Sequence[PageSwap], targets: set[int]) -> None:
+        self._check_pages(swap.device for swap in swaps)
+        assert all(1 <= swap.host <= self.num_host_pages for swap in swaps), "a host page is outside of the host pool"
+        assert len(targets) == len(swaps), "two pages are swapped into one"
+
     def _copy(self, copies: Sequence[PageCopy]) -> None:
         targets = [copy.target for copy in copies]
         self._check_pages([*targets, *(copy.source for copy in copies)])
         assert len(set(targets)) == len(targets), "two copies have one target"
         assert not set(targets) & {copy.source for copy in copies}, "a copied page is another pair's source"
         for source, target in copies:
-            for offset in range(self.page_size):
-                cell = self.memory.get(source * self.page_size + offset, GARBAGE)
-                self.memory[target * self.page_size + offset] = cell
+            self._fill(target, self.page(source))
 
     def _write(self, plan: SchedulerOutput) -> None:
         written: set[int] = set()
@@ -126,7 +152,7 @@ class OracleExecutor:
             )
             target.token_ids.append(token)
             token_ids.append(token)
-            logprobs.append(token_logprobs(history, token, asked.params.logprobs))
+            logprobs.append(token_logprobs(history, token, asked.params.logprobs, self.vocab_size))
         return StepResult(tuple(token_ids), tuple(logprobs), tuple(self._prompt_logprobs(plan)))
 
     def _prompt_logprobs(self, plan: SchedulerOutput) -> Iterable[PromptLogprobs]:
@@ -138,7 +164,7 @@ class OracleExecutor:
                 continue
             history = self._history(row, stop)
             entries = (
-                token_logprobs(history[: position + 1], row.token_ids[position + 1], top)
+                token_logprobs(history[: position + 1], row.token_ids[position + 1], top, self.vocab_size)
                 for position in range(start, stop)
             )
             yield PromptLogprobs(slot, start + 1, tuple(e for e in entries if e is not None))
@@ -168,12 +194,22 @@ def draw(
     return token
 
 
-def token_logprobs(history: Sequence[Cell], token_id: int, top: int | None) -> TokenLogprobs | None:
-    """A made-up log probability of `token_id` after `history`, unlike that of any other place; None if not asked."""
+def ranking(history: Sequence[Cell], vocab_size: int) -> list[tuple[float, int]]:
+    """Every id after its made-up log probability, the likeliest first; they are unlike those of any other history."""
+    mixed = hash(tuple(history))
+    return sorted(((-(hash((mixed, token)) % 10**9) / 10**8, token) for token in range(vocab_size)), reverse=True)
+
+
+def token_logprobs(
+    history: Sequence[Cell], token_id: int, top: int | None, vocab_size: int = 16
+) -> TokenLogprobs | None:
+    """The log probability and rank of `token_id` after `history`, and the `top` likeliest ids; None if not asked."""
     if top is None:
         return None
-    mixed = hash((tuple(history), token_id))
-    return TokenLogprobs(-(mixed % 10**9) / 10**8, 1 + mixed % 7, tuple(range(top)), (-1.0,) * top)
+    ranked = ranking(history, vocab_size)
+    rank = [token for _, token in ranked].index(token_id)
+    best = ranked[:top]
+    return TokenLogprobs(ranked[rank][0], 1 + rank, tuple(t for _, t in best), tuple(score for score, _ in best))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +231,7 @@ def oracle(request: Request, index: int, max_len: int, vocab_size: int = 16) -> 
     logprobs: list[TokenLogprobs | None] = []
     while True:
         token = draw(cells, params, request.seed, index, prompt_len, sorted(stops), vocab_size)
-        logprobs.append(token_logprobs(cells, token, params.logprobs))
+        logprobs.append(token_logprobs(cells, token, params.logprobs, vocab_size))
         token_ids.append(token)
         if token in stops and len(token_ids) > params.min_tokens:
             return Answer(token_ids, logprobs, FinishReason.STOP)

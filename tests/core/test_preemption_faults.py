@@ -52,9 +52,45 @@ def test_c4_several_sequences_survive_a_preemption(n: int, num_pages: int, prefi
     assert len({tuple(ids) for ids in seen[0]}) == n
 
 
-def test_c4_sequences_that_can_never_be_in_the_pool_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"n=3.*needs 10 pages, the pool has 6"):
-        Rig(6, 4).add(X[:7], 8, n=3, seed=1)
+@pytest.mark.parametrize(("num_pages", "together"), [(6, 1), (7, 2), (9, 2), (10, 3)])
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_c4_sequences_that_cannot_be_in_the_pool_together_take_turns(
+    num_pages: int, together: int, prefix_caching: bool
+) -> None:
+    seen = []
+    for pages in (num_pages, 64):
+        rig = Rig(pages, 4, prefix_caching=prefix_caching)
+        name = rig.add(X[:7], 8, n=3, seed=1, prompt_logprobs=1)
+        rig.run()
+        seen.append([rig.ids(name, i) for i in range(3)])
+        assert rig.stats["num_running_peak"] == (together if pages == num_pages else 3)
+        assert rig.stats["num_preemptions_recompute"] == 0 and rig.metrics[name].num_cached_tokens == 0
+        rig.check_reset()
+    assert seen[0] == seen[1]
+    assert len({tuple(ids) for ids in seen[0]}) == 3 and all(len(ids) == 8 for ids in seen[0])
+
+
+def test_c4_a_later_turn_finds_the_prompt_in_the_cache_and_does_not_count_it_as_a_hit() -> None:
+    rig = Rig(5, 4)
+    name = rig.add(X[:9], 8, n=3)
+    rig.run()
+    assert rig.stats["prefix_hit_tokens"] == 0 and rig.stats["prefix_hit_tokens_resumed"] == 16
+    assert rig.metrics[name].num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_c4_turns_go_on_under_pressure_and_when_some_sequences_are_ended(overlap: bool) -> None:
+    rig = Rig(8, 4, overlap=overlap, max_num_waiting=8)
+    old = rig.add(Y[:9], 16)
+    name = rig.add(X[:7], 12, n=4, seed=1)
+    with pytest.raises(ValueError, match=r"5 sequences wait already"):
+        rig.add(X[:3], 2, n=4)
+    rig.run_until_preempted(name)
+    rig.end(name, 1)  # its turn has not come
+    rig.end(name, 0)  # waits to be resumed
+    rig.run()
+    assert len(rig.ids(name, 2)) == len(rig.ids(name, 3)) == 12 and len(rig.ids(old)) == 16
+    rig.check_reset()
 
 
 @pytest.mark.parametrize(("num_pages", "preemptions"), [(7, 1), (10, 0)])

@@ -5,6 +5,7 @@ from rig import Rig
 
 from jpaged.core.output import SchedulerOutput, StepResult
 from jpaged.core.request import FinishReason
+from jpaged.core.sampling_params import BeamSearchParams
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3] * 4
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5] * 4
@@ -19,8 +20,8 @@ def test_b1_a_request_that_can_never_fit_is_refused_and_the_next_one_served() ->
     rig = Rig(8, 4)
     with pytest.raises(ValueError, match=r"40 tokens.*max_model_len=32"):
         rig.add(X[:40], 4)
-    with pytest.raises(ValueError, match=r"needs 11 pages, the pool has 8; lower max_tokens or n"):
-        rig.add(X[:8], 13, n=3)
+    with pytest.raises(ValueError, match=r"needs 11 pages, the pool has 8; lower max_tokens or beam_width"):
+        rig.add(X[:8], beam=BeamSearchParams(beam_width=3, max_tokens=13))
     assert not rig.engine.has_unfinished
     rig.add(X[:5], 4)
     rig.run()

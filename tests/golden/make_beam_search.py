@@ -34,7 +34,9 @@ class Margins:
         running, stop = model._get_running_beams_for_next_iteration, model._check_early_stop_heuristic
 
         def watch_running(**given):
-            scores, ends, width = (given[k] for k in ("topk_log_probs", "next_token_hits_stopping_criteria", "num_beams"))
+            scores, ends, width = (
+                given[k] for k in ("topk_log_probs", "next_token_hits_stopping_criteria", "num_beams")
+            )
             self._boundary(scores[0], width)
             self._boundary(scores[0][~ends[0]], width)
             return running(**given)
@@ -113,7 +115,7 @@ def tiny(name: str, max_tokens: int) -> list[dict]:
     margins = Margins(model)
     prompts, seed = [], 0
     for width, penalty, stopping, places in itertools.product(WIDTHS, PENALTIES, STOPPINGS, ((3,), (2, 5, 7))):
-        while True:
+        for attempt in itertools.count():
             seed += 1
             prompt, common = random_prompt(model, margins, seed, max_tokens)
             if len(common) <= max(places):
@@ -121,7 +123,8 @@ def tiny(name: str, max_tokens: int) -> list[dict]:
             margins.smallest = 1.0
             eos = [common[place] for place in places]
             record = search(model, margins, prompt, width, penalty, stopping, eos, max_tokens)
-            if margins.smallest > TIE and len({len(sequence) for sequence in record["sequences"]}) > 1:
+            lengths = {len(sequence) for sequence in record["sequences"]}
+            if margins.smallest > TIE and (len(lengths) > 1 or attempt > 60):
                 break
         print(name, seed, margins.smallest, width, penalty, stopping, [len(s) for s in record["sequences"]])
         prompts.append({"model": name, "prompt_ids": prompt, "margin": margins.smallest, "searches": [record]})

@@ -32,6 +32,9 @@ TARGETS = {
 # Autotuning runs kernels, which takes a GPU.
 _OPTIONS = {"xla_gpu_autotune_level": "0", "xla_gpu_fail_ptx_compilation_on_register_spilling": True}
 
+COMPUTING = {"kCustomKernel", "kCustomCall", "kKernel", "kGemm", "kCublasLtMatmul"}
+"""Kinds of thunks that compute: no loop, no condition, no copy, no fill."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -69,28 +72,31 @@ def _mesh(target: str) -> jax.sharding.Mesh:
     # Asked for its devices, JAX looks for plugins; JAX_PLATFORMS=cpu keeps the plugin from looking for a driver.
     jax.devices()
     text = (Path(__file__).parent / "targets" / f"{TARGETS[target]}.txtpb").read_text()
-    topology = topologies.get_topology_desc(
-        platform="cuda", topology_name="", topology="1x1x1", target_config=text
-    )
+    topology = topologies.get_topology_desc(platform="cuda", topology_name="", topology="1x1x1", target_config=text)
     return jax.sharding.Mesh(np.array(topology.devices), ("gpu",))
 
 
-def compile_for(target: str, function: Callable[..., Any], *args: Any, donate: Any = ()) -> Program:
-    """`function` compiled for a target; `args` are trees of shapes and dtypes, never arrays."""
+def compile_for(
+    target: str, function: Callable[..., Any], *args: Any, donate: Any = (), registers: bool = True
+) -> Program:
+    """`function` compiled for a target; `args` are trees of shapes and dtypes, never arrays.
+
+    `registers` asks `ptxas` for them, kernel by kernel, which takes as long as the compilation.
+    """
     mesh = _mesh(target)
     one_device = NamedSharding(mesh, PartitionSpec())
     args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=one_device), args)
     with jax.set_mesh(mesh), _mosaic_architecture(target), tempfile.TemporaryDirectory() as folder:
         lowered = jax.jit(function, donate_argnums=donate).lower(*args)
         options = _OPTIONS | {"xla_dump_to": folder}
-        if ptxas.found():
+        if registers and ptxas.found():
             options["xla_dump_emitter_re"] = "ptx"
         with ptxas.mosaic_report() as report:
             compiled = lowered.compile(compiler_options=options)
-        registers = ptxas.registers_of_folder(Path(folder)) | ptxas.registers_of_mosaic(report[0])
+        used = ptxas.registers_of_folder(Path(folder)) | ptxas.registers_of_mosaic(report[0])
         thunks = _thunks(Path(folder))
     memory = compiled.memory_analysis()
-    return Program(memory.temp_size_in_bytes, memory.alias_size_in_bytes, thunks, compiled.as_text(), registers)
+    return Program(memory.temp_size_in_bytes, memory.alias_size_in_bytes, thunks, compiled.as_text(), used)
 
 
 def _thunks(folder: Path) -> list[tuple[str, str]]:

@@ -52,7 +52,10 @@ def pool(num_kv_heads: int, head_dim: int, dtype: Any, page_size: int = 16, laye
 
 
 MODELS = {"smollm2": (9, 3, 64), "opt-13b": (40, 40, 128), "llama-3-8b": (32, 8, 128), "head-80": (32, 32, 80)}
-DTYPES = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32, "int8": jnp.int8, "fp8": jnp.float8_e4m3fn}
+DTYPES = {
+    "bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32, "int8": jnp.int8,
+    "fp8-e4m3": jnp.float8_e4m3fn, "fp8-e5m2": jnp.float8_e5m2,
+}  # fmt: skip
 OPTIONS = {"plain": {}, "window+cap": {"window": 1024, "soft_cap": 30.0}}
 
 
@@ -116,7 +119,8 @@ def _all() -> Iterator[Case]:
     ampere = {"targets": ("A100-40", "A100-80")}
     for attention in (decode, ragged):
         yield from (attention(model, "bf16", "triton") for model in MODELS)
-        yield from (attention("llama-3-8b", dtype, "triton") for dtype in DTYPES if dtype != "bf16")
+        yield from (attention("llama-3-8b", dtype, "triton") for dtype in ("f16", "f32", "int8", "fp8-e5m2"))
+        yield attention("llama-3-8b", "fp8-e4m3", "triton", **hopper)
         yield attention("llama-3-8b", "bf16", "triton", options="window+cap")
         yield attention("smollm2", "bf16", "triton", page_size=1)
         yield attention("smollm2", "bf16", "triton", page_size=256)
@@ -126,6 +130,9 @@ def _all() -> Iterator[Case]:
         yield decode("smollm2", "f16", "mosaic_gpu", options="window+cap", page_size=256, **architecture)
         yield decode("llama-3-8b", "f16", "mosaic_gpu", options="window+cap", page_size=48, **architecture)
     yield decode("smollm2", "bf16", "mosaic_gpu", page_size=8, **hopper)
+    for model in ("smollm2", "opt-13b", "llama-3-8b"):
+        yield ragged(model, "bf16", "mosaic_gpu", **hopper)
+    yield ragged("llama-3-8b", "f16", "mosaic_gpu", options="window+cap", page_size=8, **hopper)
     for dtype in DTYPES:
         yield write("llama-3-8b", dtype)
         yield copy("llama-3-8b", dtype)

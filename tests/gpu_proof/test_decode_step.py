@@ -1,9 +1,11 @@
 """The whole decode step compiles for every GPU: pool in place, and no copy of a pool, a layer or its weights."""
 
 import pytest
-from ahead_of_time import compile_for
+from ahead_of_time import COMPUTING, compile_for
 from cases import bytes_of
 from decode_step import decode_step
+
+pytestmark = pytest.mark.gpu_proof
 
 WORK = 32 * 2**20
 """Bytes a step may use for itself: activations, logits, splits."""
@@ -15,20 +17,21 @@ WORK = 32 * 2**20
 )
 def test_a_decode_step_of_all_layers_updates_the_pool_in_place(preset: str, target: str, record_property):
     step = decode_step(preset)
-    program = compile_for(target, step.function, *step.args, donate=(1, 2))
+    program = compile_for(target, step.function, *step.args, donate=(1, 2), registers=False)
     record_property("target", target)
     record_property("case", f"decode step {preset}, 32 rows, {len(program.thunks)} thunks")
     record_property("temp", program.temp)
-    record_property("registers", {"highest": max(program.registers.values(), default=None)})
+    record_property("registers", {})
     assert step.largest_weight_of_a_layer > 2 * WORK > 2 * program.temp
     assert program.aliased >= bytes_of(step.pool)
-    assert not {"kWhile", "kConditional"} & set(program.kinds), program.kinds
-    assert program.largest("copy", "copy-start", "dynamic-slice", "slice") < WORK
+    assert set(program.kinds) <= COMPUTING, program.kinds
+    # Slices of stacked weights are part of the products that read them; a copy of one would be temporary memory.
+    assert program.largest("copy", "copy-start") < WORK
 
 
 def test_the_memory_of_a_step_does_not_depend_on_the_pool():
     small, large = (
-        compile_for("H100", step.function, *step.args, donate=(1, 2))
+        compile_for("H100", step.function, *step.args, donate=(1, 2), registers=False)
         for step in (decode_step("llama-3-8b", layers=4, num_pages=n) for n in (1024, 8192))
     )
     assert small.temp == large.temp

@@ -1,7 +1,7 @@
 """Attention cases whose pool is quantised, and how far quantisation may move an output.
 
 Lives here: quantised and error_bound.
-Promises: what no row owns holds NaN or infinity, in scales too; keys and values of the case are what the pool gives back.
+Promises: what no row owns holds garbage, in scales too; keys and values of a case are what its pool gives back.
 Must not know: any implementation of an operation.
 """
 

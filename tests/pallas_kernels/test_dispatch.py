@@ -6,7 +6,7 @@ import pytest
 from attention_cases import build_case
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from pallas_kernels import KVPages, allocate, copy_pages, paged_attention, ragged_paged_attention, resolve, write_kv
+from pallas_kernels import KVPages, allocate, paged_attention, ragged_paged_attention, resolve, write_kv
 from pallas_kernels.paged_attention import DecodeTuning
 from pallas_kernels.ragged_paged_attention import RaggedTuning
 
@@ -36,8 +36,8 @@ def test_unknown_names_are_refused_with_the_names_that_exist():
         resolve("attention")
 
 
-@pytest.mark.parametrize("operation", ["ragged_paged_attention", "write_kv", "copy_pages"])
-def test_mosaic_has_decode_attention_only_and_says_so(operation):
+@pytest.mark.parametrize("operation", ["write_kv", "copy_pages"])
+def test_mosaic_has_attention_only_and_says_so(operation):
     assert resolve("paged_attention", "mosaic_gpu") == "mosaic_gpu"
     with pytest.raises(NotImplementedError, match=f"{operation} has no implementation 'mosaic_gpu'.*triton"):
         resolve(operation, "mosaic_gpu")

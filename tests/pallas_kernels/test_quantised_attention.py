@@ -52,7 +52,10 @@ def test_the_error_against_unquantised_attention_stays_below_the_bound_that_the_
 def test_an_outlier_head_and_any_magnitude_cost_the_other_heads_nothing(fast_run, size):
     """F10: one scale a token and head, so a head 1000 times the others does not coarsen them."""
     case = build_case([40, 7], page_size=16)
-    loud = [[tokens * size * np.where(np.arange(5) == 2, 1000, 1)[:, None] for tokens in x] for x in (case.keys, case.values)]
+    loud = [
+        [tokens * size * np.where(np.arange(5) == 2, 1000, 1)[:, None] for tokens in x]
+        for x in (case.keys, case.values)
+    ]
     held = quantised(_with_dense(case, *loud), jnp.int8)
     scale = case.q.shape[-1] ** -0.5 / size
     out = np.asarray(paged_attention(*held.decode, layer=LAYER, scale=scale, **fast_run), np.float64)

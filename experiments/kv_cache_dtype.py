@@ -1,0 +1,214 @@
+"""What an int8 or fp8 pool costs in quality: perplexity and greedy agreement against a float32 pool.
+
+Lives here: the measurement and its command line: `python -m experiments.kv_cache_dtype --help`.
+Promises: every key and value that attention reads has gone through the pool; text that needs no network
+(`pydoc_data.topics`); same arguments, same figures.
+Must not know: kernels, schedulers.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pydoc_data.topics import topics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jpaged import LLM, SamplingParams
+from jpaged.runtime.memory import pool_dtype
+from jpaged.tokenizer import load_tokenizer
+from models import StepInputs, build_model, load_config, load_params, resolve_source
+from pallas_kernels import KVPages, allocate
+
+DTYPES = ("float32", "int8", "fp8_e4m3", "fp8_e5m2")
+PAGE_SIZE = 16
+CHUNK = 256
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """How well a model with a pool of `kv_cache_dtype` predicts a text; `perplexity_change` is against float32."""
+
+    kv_cache_dtype: str
+    num_tokens: int
+    perplexity: float
+    perplexity_change: float
+    same_argmax: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GreedyAgreement:
+    """Greedy tokens of an engine beside those of the float32 pool's.
+
+    `same_tokens` compares free runs position by position: after its first other token a run is another text.
+    `same_choices` asks for the next token after every prefix of the float32 pool's runs.
+    """
+
+    kv_cache_dtype: str
+    num_tokens: int
+    same_tokens: float
+    same_runs: int
+    num_runs: int
+    same_choices: float
+
+
+class TextScorer:
+    """A model over a pool of one sequence, in chunks of CHUNK tokens."""
+
+    def __init__(self, model_name: str, window: int) -> None:
+        source = resolve_source(model_name)
+        self.config = load_config(source)
+        self.params = load_params(source, self.config, jnp.dtype("float32"))
+        self.model = build_model(self.config, dtype="float32", max_model_len=window)
+        self.window = window
+        self._step = jax.jit(partial(score_chunk, model=self.model), donate_argnums=1)
+
+    def score(self, ids: np.ndarray, kv_cache_dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """Cross entropy of each token given those before it in its window, and the likeliest token in its place.
+
+        Both `[windows, window - 1]`: the first token of a window has nothing before it. `ids` is `[windows, window]`.
+        """
+        assert ids.shape[1] == self.window
+        pages = -(-self.window // PAGE_SIZE)
+        shape = self.config.num_layers, pages + 1, PAGE_SIZE, self.config.num_kv_heads, self.config.head_dim
+        pool = allocate(*shape, pool_dtype(kv_cache_dtype, "float32"))
+        losses, choices = [], []
+        for window in ids:
+            targets = np.append(window[1:], 0)
+            parts = []
+            for first in range(0, self.window, CHUNK):
+                inputs = chunk_inputs(window, first, pages)
+                target = np.resize(targets[first : first + CHUNK], CHUNK)
+                pool, part = self._step(self.params, pool, inputs, jnp.asarray(target, jnp.int32))
+                parts.append(part)
+            loss, choice = (np.concatenate(x)[: self.window - 1] for x in zip(*jax.device_get(parts), strict=True))
+            losses.append(loss)
+            choices.append(choice)
+        return np.stack(losses), np.stack(choices)
+
+
+def chunk_inputs(window: np.ndarray, first: int, pages: int) -> StepInputs:
+    """One step's arrays: the tokens of `window` from `first` on, padded to CHUNK; page i holds the i-th PAGE_SIZE."""
+    count = min(CHUNK, len(window) - first)
+    position = np.arange(CHUNK) + first
+    live = np.arange(CHUNK) < count
+    ints = partial(jnp.asarray, dtype=jnp.int32)
+    # A second, empty row: one row alone takes another path through XLA's CPU matrix product.
+    table = np.stack([np.arange(1, pages + 1), np.zeros(pages)])
+    return StepInputs(
+        token_ids=ints(np.where(live, window[np.minimum(position, len(window) - 1)], 0)),
+        positions=ints(np.where(live, position, 0)),
+        slots=ints(np.where(live, position + PAGE_SIZE, (pages + 1) * PAGE_SIZE + np.arange(CHUNK))),
+        block_tables=ints(table),
+        context_lens=ints([first + count, 0]),
+        query_starts=ints([0, count, count]),
+        sample_rows=ints(np.arange(CHUNK)),
+    )
+
+
+def score_chunk(
+    params: Any, pool: KVPages, inputs: StepInputs, targets: jax.Array, *, model: Any
+) -> tuple[KVPages, tuple[jax.Array, jax.Array]]:
+    """The pool after one chunk, and each of its tokens' cross entropy with the next and the likeliest next."""
+    logits, pool = model.apply({"params": params}, inputs, pool)
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    return pool, (loss, logits.argmax(axis=-1))
+
+
+def text_windows(model_name: str, num_tokens: int, window: int) -> np.ndarray:
+    """`[windows, window]` ids of Python's own language reference, at least `num_tokens` of them to be predicted."""
+    path = resolve_source(model_name).path
+    assert path is not None, "a preset without weights has no tokenizer"
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    count = -(-num_tokens // (window - 1))
+    ids = load_tokenizer(path).encode(text)[: count * window]
+    if len(ids) < count * window:
+        raise ValueError(f"num_tokens={num_tokens}: the text has {len(ids)} tokens; ask for fewer")
+    return np.asarray(ids).reshape(count, window)
+
+
+def measure_text(
+    model_name: str, *, num_tokens: int, window: int, dtypes: tuple[str, ...] = DTYPES
+) -> Iterator[TextScore]:
+    """The perplexity of each pool dtype on the same windows; the first is what the others are compared with."""
+    scorer, ids = TextScorer(model_name, window), text_windows(model_name, num_tokens, window)
+    first = right = None
+    for dtype in dtypes:
+        start = time.perf_counter()
+        losses, choices = scorer.score(ids, dtype)
+        perplexity = math.exp(losses.mean(dtype=np.float64))
+        if first is None or right is None:
+            first, right = perplexity, choices
+        same = float((choices == right).mean())
+        yield TextScore(dtype, losses.size, perplexity, perplexity / first - 1, same, time.perf_counter() - start)
+
+
+def measure_greedy(
+    model_name: str, *, num_runs: int, run_tokens: int, prompt_tokens: int = 64, dtypes: tuple[str, ...] = DTYPES
+) -> Iterator[GreedyAgreement]:
+    """Greedy runs of each pool dtype from the same prompts; the first dtype is what the others are compared with."""
+    length = prompt_tokens + run_tokens
+    prompts = text_windows(model_name, num_runs * (length - 1), length)[:, :prompt_tokens].tolist()
+    params = SamplingParams(temperature=0.0, max_tokens=run_tokens, ignore_eos=True)
+    scorer = TextScorer(model_name, length)
+    texts = right = None
+    for dtype in dtypes:
+        llm = LLM(model_name, kv_cache_dtype=dtype, max_model_len=length, max_num_seqs=max(2, num_runs))
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        runs = np.array([output.outputs[0].token_ids for output in outputs])
+        if right is None or texts is None:
+            right, texts = runs, np.concatenate([np.array(prompts), runs], axis=1)
+        choices = scorer.score(texts, dtype)[1][:, prompt_tokens - 1 :]
+        same = runs == right
+        yield GreedyAgreement(
+            kv_cache_dtype=dtype,
+            num_tokens=runs.size,
+            same_tokens=float(same.mean()),
+            same_runs=int(same.all(axis=1).sum()),
+            num_runs=len(runs),
+            same_choices=float((choices == right).mean()),
+        )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m", help="Name, folder or .gguf file.")
+    parser.add_argument("--num-tokens", type=int, default=20_000, help="Tokens of text to predict.")
+    parser.add_argument("--window", type=int, default=1024, help="Tokens that a prediction may look back on.")
+    parser.add_argument("--num-runs", type=int, default=8, help="Greedy runs.")
+    parser.add_argument("--run-tokens", type=int, default=64, help="Tokens of a greedy run.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    args = parser.parse_args()
+    greedy = measure_greedy(args.model, num_runs=args.num_runs, run_tokens=args.run_tokens)
+    text = measure_text(args.model, num_tokens=args.num_tokens, window=args.window)
+    if args.json:
+        document = {"greedy": [asdict(x) for x in greedy], "text": [asdict(x) for x in text]}
+        json.dump(document, sys.stdout, indent=2)
+        print()
+        return
+    for agreement in greedy:
+        print(
+            f"{agreement.kv_cache_dtype:9} greedy: {agreement.same_tokens:.1%} of {agreement.num_tokens} tokens of "
+            f"free runs, {agreement.same_runs}/{agreement.num_runs} whole, {agreement.same_choices:.2%} of choices",
+            flush=True,
+        )
+    for score in text:
+        print(
+            f"{score.kv_cache_dtype:9} text: perplexity {score.perplexity:.4f} ({score.perplexity_change:+.3%}), "
+            f"{score.same_argmax:.2%} same likeliest token, {score.num_tokens} tokens, {score.seconds:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What the host core costs, without a device.
+
+Lives here: `host`: schedule and update of a step by the number of running sequences, and the page allocator.
+Promises: plain numbers, of the thread's own CPU time, since a shared machine would disturb any other.
+Must not know: flags, printing.
+"""
+
+import time
+from statistics import median, quantiles
+from typing import Any
+
+from jpaged.bench.scripted import VOCAB_SIZE, host_engine
+from jpaged.core.block_table import pages_for
+from jpaged.core.page_pool import PagePool
+from jpaged.core.request import Request
+from jpaged.core.sampling_params import SamplingParams
+
+PAGE_SIZE = 16
+PROMPT_TOKENS = 128
+BUDGET = 2048
+
+
+def host(rows: tuple[int, ...] = (64, 256, 1024), *, num_steps: int = 200) -> dict[str, Any]:
+    """Milliseconds of CPU time a decode step for each number of running sequences, and allocations a second."""
+    return {
+        "page_size": PAGE_SIZE,
+        "prompt_tokens": PROMPT_TOKENS,
+        "num_steps": num_steps,
+        "steps": [decode_steps(count, num_steps) for count in rows],
+        "allocator_ops_per_second": allocator_ops(),
+    }
+
+
+def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
+    """Milliseconds a step while `rows` sequences decode: schedule with its accounts, update, and both."""
+    # The first sequences decode while the last ones are still in their prompts.
+    length = PROMPT_TOKENS + num_steps + 2 + rows * PROMPT_TOKENS // BUDGET
+    engine = host_engine(
+        num_pages=rows * pages_for(length, PAGE_SIZE) + 64,
+        max_num_seqs=rows,
+        budget=max(BUDGET, rows),
+        max_model_len=length,
+    )
+    for i in range(rows):
+        prompt = tuple((i * 131 + j) % VOCAB_SIZE for j in range(PROMPT_TOKENS))
+        params = SamplingParams(max_tokens=length - PROMPT_TOKENS, ignore_eos=True)
+        engine.add(Request(request_id=str(i), prompt_token_ids=prompt, params=params))
+    scheduler, executor = engine.scheduler, engine.executor
+    while scheduler.waiting or any(g.sequences[0].num_outputs == 0 for g in scheduler.running):
+        engine.step()
+    schedule: list[float] = []
+    update: list[float] = []
+    for _ in range(num_steps):
+        start = time.thread_time()
+        plan = scheduler.schedule(0.0)
+        engine.stats.after_schedule(plan, scheduler)
+        schedule.append(time.thread_time() - start)
+        result = executor.execute(plan)
+        start = time.thread_time()
+        scheduler.update(plan, result, 0.0)
+        update.append(time.thread_time() - start)
+    total = [a + b for a, b in zip(schedule, update, strict=True)]
+    return {
+        "rows": rows,
+        "schedule_ms": 1e3 * median(schedule),
+        "update_ms": 1e3 * median(update),
+        "total_ms": 1e3 * median(total),
+        "total_p99_ms": 1e3 * quantiles(total, n=100)[98],
+        "us_per_row": 1e6 * median(total) / rows,
+    }
+
+
+def allocator_ops(num_pages: int = 10_000, rounds: int = 10) -> float:
+    """Pages allocated or freed a second, the pool emptied and filled again; the best of some rounds."""
+    best = 0.0
+    for _ in range(rounds):
+        pool = PagePool(num_pages)
+        start = time.thread_time()
+        pages = [pool.allocate() for _ in range(num_pages)]
+        for page in pages:
+            pool.drop(page)
+            pool.free(page)
+        best = max(best, 2 * num_pages / (time.thread_time() - start))
+    return best

@@ -1,0 +1,50 @@
+"""What holds between the steps of a scheduler, as assertions.
+
+Lives here: check_groups: rows, orders, and who may hold what.
+Promises: it changes nothing; what it finds wrong is a fault of ours, not of a user.
+Must not know: plans, budgets, policies.
+"""
+
+from collections.abc import Callable, Sequence
+
+from jpaged.core.block_table import pages_for
+from jpaged.core.cache_manager import CacheManager
+from jpaged.core.sequence import Sequence as TokenSequence
+from jpaged.core.sequence import SequenceGroup, SequenceStatus
+
+
+def check_groups(
+    running: list[SequenceGroup],
+    waiting: list[SequenceGroup],
+    cache: CacheManager,
+    free_slots: Sequence[int],
+    num_slots: int,
+    rank: Callable[[SequenceGroup], tuple[int, int]],
+) -> None:
+    """Assert I1 to I5 and I7."""
+    live = [s for group in running for s in group.live]
+    cache.check([*live, *(s for group in waiting for s in group.live)])
+    slots = [s.row_slot for s in live]
+    assert None not in slots, "a running sequence has no row slot"
+    held_slots = (s for s in slots if s is not None)
+    assert sorted([*free_slots, *held_slots]) == list(range(num_slots)), "a row slot is lost or given twice"
+    for group in (*running, *waiting):
+        holders = group.live if group.status is SequenceStatus.RUNNING else []
+        _check_group(group, holders if group.forked else holders[:1], cache.page_size)
+    for groups in (running, waiting):
+        assert groups == sorted(groups, key=rank), "a group stands behind a later one"
+    if not running:
+        held = cache.pool.num_pages - cache.num_available
+        assert held == cache.num_pinned, "pages are held while nothing runs"
+
+
+def _check_group(group: SequenceGroup, holders: list[TokenSequence], page_size: int) -> None:
+    for sequence in group.sequences:
+        if sequence not in holders:
+            assert not sequence.table.pages, "pages are held by one who does not run"
+            swapped = sequence.status is SequenceStatus.SWAPPED
+            assert swapped or (sequence.num_computed == 0 and not sequence.host_pages)
+            continue
+        assert sequence.num_computed <= min(len(sequence.token_ids), sequence.table.capacity)
+        assert len(sequence.table) <= pages_for(len(sequence.token_ids), page_size), "a page is held for no token"
+        assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)
