@@ -49,11 +49,12 @@ def page_map(records: Sequence[StepRecord], path: Path, *, title: str | None = N
     colours = _colours(records)
     lanes = [name for name in _EVENTS if any(_events(record)[name] for record in records)]
     width = min(15.0, max(8.0, 3.6 + 0.14 * len(records)))
-    height = min(9.0, max(3.2, 0.17 * records[0].num_pages))
+    top = _highest_page(records)
+    height = min(9.0, max(3.2, 0.17 * top))
     ratios = (0.22 * len(lanes) + 0.02, height, 1.3)
     figure = Figure(figsize=(width, sum(ratios) + 1.1), layout="constrained")
     events, pages, totals = figure.subplots(3, 1, sharex=True, height_ratios=ratios)
-    _draw_pages(pages, records, colours, points_a_page=72 * height / records[0].num_pages)
+    _draw_pages(pages, records, colours, points_a_page=72 * height / top)
     _draw_events(events, records, lanes, colours)
     _draw_totals(totals, records)
     for axes in (events, pages, totals):
@@ -67,6 +68,12 @@ def page_map(records: Sequence[StepRecord], path: Path, *, title: str | None = N
         raise ValueError(f"--page-map {path}: {error.strerror}; check the path") from None
 
 
+def _highest_page(records: Sequence[StepRecord]) -> int:
+    """The highest page that was ever in use: those above it are left out of the picture."""
+    used = (page for record in records for table in record.tables for page in table.pages)
+    return max(max(used, default=1), max((page for record in records for page in record.cached), default=1))
+
+
 def _colours(records: Sequence[StepRecord]) -> dict[str, str]:
     """A colour for each request, in the order in which they first ran."""
     order = dict.fromkeys(table.request_id for record in records for table in record.tables)
@@ -77,7 +84,7 @@ def _draw_pages(axes: Any, records: Sequence[StepRecord], colours: dict[str, str
     import numpy as np
     from matplotlib.colors import to_rgb
 
-    first, num_pages = records[0].step, records[0].num_pages
+    first, num_pages = records[0].step, _highest_page(records)
     image = np.ones((num_pages, len(records), 3))
     before: dict[int, int] = {}
     for x, record in enumerate(records):
@@ -98,7 +105,7 @@ def _draw_pages(axes: Any, records: Sequence[StepRecord], colours: dict[str, str
         for page in range(1, num_pages):
             axes.axhline(page + 0.5, color="white", linewidth=0.8)
     _draw_marks(axes, records)
-    axes.set_ylabel("page")
+    axes.set_ylabel(f"page (of {records[0].num_pages})")
     axes.tick_params(labelbottom=False)
 
 

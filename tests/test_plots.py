@@ -66,7 +66,7 @@ def test_the_colours_of_a_map_are_those_of_who_holds_each_page(records: list[Ste
         for table in record.tables:
             for page in table.pages:
                 holders.setdefault(page, []).append(table.request_id)
-        for page in range(1, record.num_pages + 1):
+        for page in range(1, image.shape[0] + 1):
             owners = holders.get(page, [])
             kind = "free"
             if len(set(owners)) > 1:

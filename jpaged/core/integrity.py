@@ -45,6 +45,7 @@ def _check_group(group: SequenceGroup, holders: list[TokenSequence], page_size: 
             swapped = sequence.status is SequenceStatus.SWAPPED
             assert swapped or (sequence.num_computed == 0 and not sequence.host_pages)
             continue
+        assert not sequence.host_pages, "host pages are held by one who runs"
         assert sequence.num_computed <= min(len(sequence.token_ids), sequence.table.capacity)
         assert len(sequence.table) <= pages_for(len(sequence.token_ids), page_size), "a page is held for no token"
         assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)

@@ -150,3 +150,16 @@ def test_beams_that_wait_for_one_another_under_a_small_budget_find_the_same() ->
         rig.preempt_in_next_step()
         rig.run()
         rig.check_reset()
+
+
+def test_a_search_that_never_stops_early_goes_on_where_others_stop() -> None:
+    rig, differing = Rig(64, 4), 0
+    for i in range(60):
+        prompt = [i % 16, i // 16, 5]
+        names = []
+        for stopping in (False, "never"):
+            beam = search(2, 12, length_penalty=2.0, early_stopping=stopping)
+            names.append(rig.add(prompt, beam=beam, eos=(3, 9, 12)))
+        rig.run()  # compared with the oracle
+        differing += rig.ids(names[0]) != rig.ids(names[1])
+    assert differing > 5

@@ -1,5 +1,8 @@
 """Faults of group A: who holds a page, who may write it, who may take it."""
 
+import contextlib
+import random
+
 import pytest
 from rig import Rig
 
@@ -156,4 +159,28 @@ def test_a13_an_evicted_prefix_is_a_miss() -> None:
         rig.run()
         assert rig.metrics[request_id].num_cached_tokens == 0
     assert rig.stats["num_evictions"] >= 4
+    rig.check_reset()
+
+
+@pytest.mark.parametrize("seed", [162, 790, 908])
+def test_a5_a_copy_is_counted_when_the_budget_lets_only_some_holders_of_a_page_write(seed: int) -> None:
+    """Traffic found by a search: a sibling writes into the shared page of a full pool, another is out of budget."""
+    draw = random.Random(seed)
+    rows = draw.choice([3, 4, 5])
+    rig = Rig(
+        draw.choice([6, 7, 8, 9, 10]),
+        4,
+        max_num_seqs=rows,
+        budget=rows + draw.choice([0, 1, 2]),
+        threshold=draw.choice([None, 2, 3]),
+        prefix_caching=False,
+        preemption_mode="recompute",
+    )
+    for _ in range(4):
+        prompt = [draw.randrange(16) for _ in range(draw.randint(1, 20))]
+        with contextlib.suppress(ValueError):
+            rig.add(prompt, draw.randint(2, 12), n=draw.choice([1, 1, 2, 3]))
+        rig.step(draw.randint(0, 6))
+    rig.run()
+    assert rig.stats["num_page_copies"] > 0
     rig.check_reset()

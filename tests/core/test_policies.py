@@ -107,8 +107,10 @@ def check_broken_policy(field: str, name: str, error: type[Exception], said: str
     if field == "eviction_policy":
         rig.add(Z[:13], 4)
         rig.run()
-        rig.add([*Z[:8], *X[:8]], 4)  # takes hold of two hits first, then wants an eviction
-        rig.add(X[:12], 4)
+        rig.add(X[:12], 1)
+        rig.run()
+        assert rig.cache.pool.num_free == 1 and rig.stats["num_evictions"] == 0
+        rig.add([*Z[:8], *Y[:8]], 4)  # takes hold of two hits first, then wants an eviction
     else:
         for prompt in (X, Y) if field == "admission_policy" else (X, Y, Z):
             rig.add(prompt[:9], 9)

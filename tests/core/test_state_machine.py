@@ -232,6 +232,5 @@ def test_random_traffic_gives_the_oracles_answers_and_loses_no_page() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(totals)
     assert totals["num_steps"] > 4000
     assert all(totals[name] > 10 for name in (*COVERED, *SEEN)), totals

@@ -1,5 +1,6 @@
 """Faults of groups C and H with a host pool: pages that go out, come back, or never do."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ def test_h11_whatever_the_moment_an_abort_gives_pages_rows_and_host_pages_back_w
             rig.end(name)
         rig.run()
         rig.check_reset()
-        assert set(track.finish_reason for track in rig.tracks.values()) <= set(FinishReason)
+        assert {track.finish_reason for track in rig.tracks.values()} <= set(FinishReason)
 
 
 def test_h13_a_step_that_fails_while_pages_move_frees_everything_once() -> None:
@@ -161,3 +162,16 @@ def test_h13_a_step_that_fails_while_pages_move_frees_everything_once() -> None:
     rig.executor.before_execute = None
     rig.add(X[:5], 8, request_id="next")
     rig.run()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_group_is_not_brought_back_only_to_go_out_again_at_once(n: int) -> None:
+    rig = swapping(12, 16)
+    for i in range(4):
+        rig.add(X[i : i + 6], 10, n=n)
+    rig.run()
+    plans = rig.executor.plans
+    assert any(plan.swapped_in for plan in plans)
+    for plan, following in pairwise(plans):
+        back = {swap.device for swap in plan.swapped_in}
+        assert not back & {swap.device for swap in following.swapped_out}

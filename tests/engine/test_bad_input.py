@@ -84,7 +84,6 @@ PARAMS: list[tuple[Any, str]] = [
     (SamplingParams(n=9), "n=9: at most max_num_seqs=8 sequences run at once; lower n"),
     (SamplingParams(logit_bias={97: 1.0}), "logit_bias has the id 97: the model's ids are 0 to 96"),
     (SamplingParams(stop_token_ids=[10**6]), "stop_token_ids has the id 1000000: the model's ids are 0 to 96"),
-    (SamplingParams(n=8, max_tokens=59), "needs 121 pages, the pool has 40; lower max_tokens or n, or raise num_pages"),
     ([GREEDY, SamplingParams(n=9)], "prompts[1]: n=9"),
 ]
 

@@ -64,6 +64,7 @@ def test_the_goldens_cover_every_setting_and_have_no_ties():
         assert len(early) > 40, "hypotheses finish in the middle of the search"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", TINY)
 def test_hypotheses_and_scores_equal_hugging_faces_for_every_setting(model: str):
     llm = engine(model)

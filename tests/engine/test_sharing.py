@@ -6,6 +6,7 @@ than the arrays are.
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -206,9 +207,8 @@ def test_a_pin_that_cannot_be_is_refused_and_holds_nothing():
         ([97], "b", "the model's ids are 0 to 96"),
         ([], "b", "prompts is empty"),
     ]:
-        with pytest.raises(ValueError, match="^.*") as refused:
+        with pytest.raises(ValueError, match=re.escape(said)):
             llm.pin_prefix(name, prompt)
-        assert said in str(refused.value)
     with pytest.raises(ValueError, match="prefix 'b' is not pinned; pinned are: a"):
         llm.unpin_prefix("b")
     running = llm.stream([[5] * 40], SamplingParams(n=2, max_tokens=22, ignore_eos=True, seed=1))

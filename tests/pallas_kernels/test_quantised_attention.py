@@ -12,16 +12,17 @@ from pallas_kernels import KVPages, paged_attention, ragged_paged_attention
 from pallas_kernels.paged_attention import DecodeTuning
 
 SLOPES = np.linspace(0.05, 0.7, 15)
+MOST_DTYPES = [jnp.int8, jnp.float8_e4m3fn, pytest.param(jnp.float8_e5m2, marks=pytest.mark.slow)]
 MIXED = ([9, 1, 20, 0, 33, 7, 2], [4, 1, 1, 0, 33, 0, 2])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", MOST_DTYPES)
 def test_decode_agrees_with_the_oracle_on_what_the_pool_gives_back(run, dtype):
     case = quantised(build_case([0, 1, 15, 16, 17, 150], page_size=16), dtype)
     assert_right(paged_attention(*case.decode, layer=LAYER, **run), expected(case))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", MOST_DTYPES)
 def test_chunks_and_decode_rows_agree_with_the_oracle_on_what_the_pool_gives_back(run, dtype):
     case = quantised(build_case(*MIXED, page_size=16, padding_queries=5), dtype)
     out = ragged_paged_attention(*case.ragged, layer=LAYER, **run)
@@ -29,7 +30,7 @@ def test_chunks_and_decode_rows_agree_with_the_oracle_on_what_the_pool_gives_bac
     assert_right(out, expected(case))
 
 
-@pytest.mark.parametrize("page_size", [1, 3, pytest.param(48, marks=pytest.mark.slow), 256])
+@pytest.mark.parametrize("page_size", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 48, 256))])
 def test_every_page_size_agrees_with_the_oracle(fast_run, page_size):
     case = quantised(build_case([0, 1, page_size + 1, 100], page_size=page_size), jnp.int8)
     assert_right(paged_attention(*case.decode, layer=LAYER, **fast_run), expected(case))
@@ -48,7 +49,7 @@ def test_the_error_against_unquantised_attention_stays_below_the_bound_that_the_
     assert error.max() < {"int8": 0.02, "float8_e4m3fn": 0.15, "float8_e5m2": 0.3}[jnp.dtype(dtype).name]
 
 
-@pytest.mark.parametrize("size", [1e-2, 1e3])
+@pytest.mark.parametrize("size", [1e-2, pytest.param(1e3, marks=pytest.mark.slow)])
 def test_an_outlier_head_and_any_magnitude_cost_the_other_heads_nothing(fast_run, size):
     """F10: one scale a token and head, so a head 1000 times the others does not coarsen them."""
     case = build_case([40, 7], page_size=16)
@@ -66,7 +67,7 @@ def test_an_outlier_head_and_any_magnitude_cost_the_other_heads_nothing(fast_run
 
 
 @pytest.mark.parametrize("dtype", [jnp.int8, pytest.param(jnp.float8_e4m3fn, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("poison", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_garbage_in_unfilled_slots_and_their_scales_leaves_no_trace(fast_run, dtype, poison):
     poisoned, clean = (
         quantised(build_case([6, 8, 1, 0], [5, 2, 1, 0], page_size=4, padding_queries=3), dtype, [value])
@@ -96,13 +97,13 @@ def test_windows_soft_caps_and_slopes_act_on_scaled_scores(run, options):
     assert_right(paged_attention(*case.decode, layer=LAYER, **given, **run), expected(case, **options))
 
 
-@pytest.mark.parametrize(("num_kv_heads", "group"), [(1, 7), (5, 1)])
+@pytest.mark.parametrize(("num_kv_heads", "group"), [(1, 7), pytest.param(5, 1, marks=pytest.mark.slow)])
 def test_every_query_head_takes_the_scales_of_its_own_kv_head(fast_run, num_kv_heads, group):
     case = quantised(build_case([6, 40], [3, 1], num_kv_heads=num_kv_heads, group=group), jnp.int8)
     assert_right(ragged_paged_attention(*case.ragged, layer=LAYER, **fast_run), expected(case))
 
 
-@pytest.mark.parametrize("query_dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("query_dtype", [jnp.float16, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [jnp.int8, pytest.param(jnp.float8_e5m2, marks=pytest.mark.slow)])
 def test_sixteen_bit_queries_of_small_values_lose_nothing_to_the_range_of_float16(fast_run, query_dtype, dtype):
     """Values of 1e-3 have scales of 1e-8 in float8_e5m2: below every float16 number, once folded into a weight."""
