@@ -106,7 +106,8 @@ def test_the_model_is_the_only_positional_argument_and_has_a_default():
 @pytest.mark.parametrize(
     ("method", "names"),
     [
-        (LLM.generate, ["prompts", "sampling_params", "use_tqdm"]),
+        (LLM.generate, ["prompts", "sampling_params", "priority", "use_tqdm"]),
+        (LLM.beam_search, ["prompts", "params", "priority", "use_tqdm"]),
         (LLM.chat, ["messages", "sampling_params", "use_tqdm", "add_generation_prompt"]),
         (LLM.stream, ["prompts", "sampling_params"]),
         (LLM.stats, []),
