@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from models.inputs import StepInputs
 from models.layers import ModelOptions
-from pallas_kernels import KVPages, paged_attention, ragged_paged_attention, write_kv
+from pallas_kernels import KVPages, beside_attention, paged_attention, ragged_paged_attention, write_kv
 
 
 def attend_through_pages(
@@ -29,7 +29,8 @@ def attend_through_pages(
     `window` counts the token itself; None sees everything. Padding tokens write nothing and give zeros.
     """
     how = {"implementation": options.attention_implementation, "interpret": options.interpret}
-    kv_pages = write_kv(kv_pages, k, v, inputs.slots, layer=layer, **how)
+    writer = beside_attention(options.attention_implementation)
+    kv_pages = write_kv(kv_pages, k, v, inputs.slots, layer=layer, implementation=writer, interpret=options.interpret)
     tables, lengths = inputs.block_tables, inputs.context_lens
     if inputs.query_starts is None:
         out = paged_attention(q, kv_pages, tables, lengths, layer=layer, window=window, **how)

@@ -47,6 +47,14 @@ def resolve(operation: str, implementation: str | None = None, platform: str | N
     return implementation
 
 
+def beside_attention(implementation: str | None) -> str | None:
+    """The implementation that writes and copies pages where attention runs under the name `implementation`.
+
+    It is the same, save that Mosaic GPU has attention alone: Triton moves the pages then.
+    """
+    return "triton" if implementation == "mosaic_gpu" else implementation
+
+
 def load(operation: str, implementation: str | None, interpret: bool) -> Callable[..., Any]:
     """The function that does `operation`, imported when first asked for.
 

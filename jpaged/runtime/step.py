@@ -27,7 +27,7 @@ from jpaged.runtime.sampler import (
 )
 from jpaged.runtime.step_shape import StepShape, sample_float_fields, sample_int_fields
 from models.inputs import StepInputs
-from pallas_kernels import KVPages, copy_pages
+from pallas_kernels import KVPages, beside_attention, copy_pages
 
 PROMPT_LOGPROB_ROWS = 16
 """Logits rows made at a time for prompt logprobs, so that a long chunk needs no logits of its own length."""
@@ -99,7 +99,7 @@ def draw(
 
 def copy_step(kv_pages: KVPages, pairs: Int[Array, "2 R"], *, implementation: str | None = None) -> KVPages:
     """The pool with every page `pairs[0]` copied to `pairs[1]`; padding pairs are (0, 0)."""
-    return copy_pages(kv_pages, pairs[0], pairs[1], implementation=implementation)
+    return copy_pages(kv_pages, pairs[0], pairs[1], implementation=beside_attention(implementation))
 
 
 def _prompt_logprobs(

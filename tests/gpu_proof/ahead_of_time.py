@@ -67,6 +67,11 @@ def _bytes(dtype: str, dims: str) -> int:
     return math.prod(int(n) for n in dims.split(",") if n) * bits // 8
 
 
+def architecture(target: str) -> tuple[int, int]:
+    """The compute capability of a target."""
+    return (8, 0) if target.startswith("A100") else (9, 0)
+
+
 @cache
 def _mesh(target: str) -> jax.sharding.Mesh:
     # Asked for its devices, JAX looks for plugins; JAX_PLATFORMS=cpu keeps the plugin from looking for a driver.
@@ -111,8 +116,7 @@ def _mosaic_architecture(target: str) -> Iterator[None]:
     # Mosaic GPU asks the device of the process, and takes an abstract one for a Hopper. JAX has no other way to say it.
     from jax.experimental.mosaic.gpu import utils
 
-    architecture = (8, 0) if target.startswith("A100") else (9, 0)
-    before, utils._infer_arch = utils._infer_arch, lambda: architecture
+    before, utils._infer_arch = utils._infer_arch, lambda: architecture(target)
     try:
         yield
     finally:

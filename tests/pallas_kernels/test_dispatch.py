@@ -6,7 +6,15 @@ import pytest
 from attention_cases import build_case
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from pallas_kernels import KVPages, allocate, paged_attention, ragged_paged_attention, resolve, write_kv
+from pallas_kernels import (
+    KVPages,
+    allocate,
+    beside_attention,
+    paged_attention,
+    ragged_paged_attention,
+    resolve,
+    write_kv,
+)
 from pallas_kernels.paged_attention import DecodeTuning
 from pallas_kernels.ragged_paged_attention import RaggedTuning
 
@@ -34,6 +42,17 @@ def test_unknown_names_are_refused_with_the_names_that_exist():
         resolve("paged_attention", "cuda")
     with pytest.raises(ValueError, match="copy_pages"):
         resolve("attention")
+
+
+def test_pages_are_moved_by_what_runs_attention_or_by_triton_where_that_is_mosaic():
+    assert [beside_attention(name) for name in ("xla", "triton", "mosaic_gpu", None)] == [
+        "xla",
+        "triton",
+        "triton",
+        None,
+    ]
+    for operation in ("write_kv", "copy_pages"):
+        assert resolve(operation, beside_attention("mosaic_gpu")) == "triton"
 
 
 @pytest.mark.parametrize("operation", ["write_kv", "copy_pages"])
