@@ -80,6 +80,9 @@ class LLM:
         The arguments are `generate`'s, and are checked at once. Closing the iterator aborts what still runs. Where a
         step fails under another call on this engine, the stream ends with `finish_reason="abort"`.
         """
+        given = sampling_params if isinstance(sampling_params, Sequence) else [sampling_params]
+        if any(isinstance(params, SamplingParams) and params.chooses for params in given):
+            raise ValueError("best_of above n: which sequences are returned is known at the end only; use generate")
         stream = self._stream(self._add(prompts, sampling_params, priority))
         # A generator that was never started has no `finally` to run when it is closed: start it.
         next(stream)
@@ -229,6 +232,7 @@ class LLM:
             seed=derive_seed(self.config.seed, number) if params.seed is None else params.seed,
             arrival=self.engine.clock.now(),
             prompt=prompt.text,
+            cache_salt=prompt.cache_salt,
             eos_token_ids=self.config.model.eos_token_ids,
         )
 

@@ -16,10 +16,11 @@ _BYTES = bytes | bytearray | memoryview
 
 
 class Prompt(NamedTuple):
-    """A prompt's text, if it was given as text, and its ids."""
+    """A prompt's text, if it was given as text, its ids, and what keeps its cached prefix apart from others'."""
 
     text: str | None
     token_ids: tuple[int, ...]
+    cache_salt: str | None = None
 
 
 def parse_prompts(prompts: Any, encode: Callable[[str], list[int]] | None) -> list[Prompt]:
@@ -70,7 +71,10 @@ def match_priority(priority: Sequence[int] | None, count: int, scheduling_policy
 
 def _parse_one(prompt: Any, name: str, encode: Callable[[str], list[int]] | None) -> Prompt:
     if isinstance(prompt, Mapping):
-        keys = set(prompt)
+        salt = prompt.get("cache_salt")
+        if salt is not None and (not isinstance(salt, str) or not salt):
+            raise ValueError(f"{name}: cache_salt={_short(salt)} must be a string that is not empty")
+        keys = set(prompt) - {"cache_salt"}
         if keys == {"prompt_token_ids"}:
             prompt = prompt["prompt_token_ids"]
             if isinstance(prompt, str):
@@ -79,6 +83,9 @@ def _parse_one(prompt: Any, name: str, encode: Callable[[str], list[int]] | None
             prompt = prompt["prompt"]
         else:
             raise ValueError(f"{name} has the keys {sorted(map(str, keys))}: give either prompt or prompt_token_ids")
+        if isinstance(prompt, Mapping):
+            raise ValueError(f"{name} has a mapping in a mapping: give text or a list of token ids")
+        return _parse_one(prompt, name, encode)._replace(cache_salt=salt)
     if isinstance(prompt, str):
         return _parse_text(prompt, name, encode)
     if isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):

@@ -5,6 +5,7 @@ Promises: joined deltas are the final text; one logprob entry a token; nothing c
 Must not know: engines, schedulers, devices.
 """
 
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -46,7 +47,7 @@ class Response:
                 text="",
                 token_ids=[],
                 logprobs=[] if self._wants_logprobs else None,
-                cumulative_logprob=0.0 if self._wants_logprobs else None,
+                cumulative_logprob=0.0 if self._wants_logprobs or request.params.chooses else None,
             )
             for i in range(request.width)
         ]
@@ -69,9 +70,10 @@ class Response:
         text, stopped = "", None
         if delta.token_id is not None:
             output.token_ids.append(delta.token_id)
+            if delta.logprobs is not None:
+                output.cumulative_logprob = (output.cumulative_logprob or 0.0) + delta.logprobs.logprob
             if delta.logprobs is not None and output.logprobs is not None:
                 output.logprobs.append(self._entry(delta.token_id, delta.logprobs))
-                output.cumulative_logprob = (output.cumulative_logprob or 0.0) + delta.logprobs.logprob
             hidden = delta.finish_reason is FinishReason.STOP and not self.request.params.include_stop_str_in_output
             if stream is not None and not hidden:
                 text = stream.push(delta.token_id)
@@ -120,12 +122,20 @@ class Response:
             request_id=self.request.request_id,
             prompt=self.request.prompt,
             prompt_token_ids=list(self.request.prompt_token_ids),
-            outputs=self.outputs,
+            outputs=self._chosen(),
             finished=self.finished,
             prompt_logprobs=self._all_prompt_logprobs(),
             num_cached_tokens=self.metrics.num_cached_tokens if self.metrics else 0,
             metrics=self.metrics,
         )
+
+    def _chosen(self) -> list[CompletionOutput]:
+        """The outputs to return: all, or the n likeliest of best_of, numbered by their place."""
+        params = self.request.params
+        if not params.chooses:
+            return self.outputs
+        ranked = sorted(self.outputs, key=lambda output: -(output.cumulative_logprob or 0.0))
+        return [dataclasses.replace(output, index=i) for i, output in enumerate(ranked[: params.n])]
 
     @property
     def _wants_logprobs(self) -> bool:

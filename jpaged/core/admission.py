@@ -50,7 +50,7 @@ def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) 
     if params.max_tokens is not None:
         max_len = min(max_len, prompt_len + params.max_tokens)
     width = request.width
-    what = "n" if request.beam is None else "beam_width"
+    what = "beam_width" if request.beam is not None else "n" if params.best_of is None else "best_of"
     if width > limits.max_num_seqs:
         limit = limits.max_num_seqs
         raise ValueError(f"{what}={width}: at most max_num_seqs={limit} sequences run at once; lower {what}")

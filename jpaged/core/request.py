@@ -41,8 +41,8 @@ class Request:
 
     @property
     def width(self) -> int:
-        """How many sequences it runs at once: the beams of a beam search, else n."""
-        return self.params.n if self.beam is None else self.beam.beam_width
+        """How many sequences it runs at once: the beams of a beam search, else best_of or n."""
+        return self.params.num_sequences if self.beam is None else self.beam.beam_width
 
 
 def beam_params(beam: BeamSearchParams, num_stop_ids: int) -> SamplingParams:

@@ -23,7 +23,8 @@ GREEDY_TEMPERATURE = 1e-5
 class SamplingParams:
     """How the tokens of one request are chosen, and when it ends. Names and defaults are vLLM's.
 
-    `n`: sequences to generate. `temperature`: 0 (below 1e-5) is greedy. `top_k`: 0 or -1 is off. `top_p` in (0, 1],
+    `n`: sequences to return; `best_of`: sequences to generate, of which the `n` with the highest summed log
+    probability are returned, best first (None: n). `temperature`: 0 (below 1e-5) is greedy. `top_k`: 0 or -1 is off. `top_p` in (0, 1],
     `min_p` in [0, 1]. `repetition_penalty` looks at prompt and output, `presence_penalty` and `frequency_penalty`
     at the output alone. `seed`: None draws one from the engine's seed and the order of the requests (-1 is None).
     `stop`: strings that end a sequence (left out of the text unless `include_stop_str_in_output`).
@@ -36,6 +37,7 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -63,9 +65,25 @@ class SamplingParams:
         self._check_logit_bias()
         for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
             check_bool(name, getattr(self, name))
-        if self.n > 1 and self.greedy:
-            raise ValueError(f"n={self.n} with temperature={self.temperature}: greedy sequences would all be the "
-                             "same; set n=1 or a temperature above 0")  # fmt: skip
+        if self.num_sequences > 1 and self.greedy:
+            name = "n" if self.best_of is None else "best_of"
+            raise ValueError(f"{name}={self.num_sequences} with temperature={self.temperature}: greedy sequences would "
+                             f"all be the same; set {name}=1 or a temperature above 0")  # fmt: skip
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences run."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def chooses(self) -> bool:
+        """Whether some of the sequences that run are not returned."""
+        return self.num_sequences > self.n
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the most likely ids a step reports beside the chosen one; None: not even that one's logprob."""
+        return 0 if self.logprobs is None and self.chooses else self.logprobs
 
     @property
     def greedy(self) -> bool:
@@ -79,6 +97,10 @@ class SamplingParams:
 
     def _check_numbers(self) -> None:
         check_int("n", self.n, 1, MAX_N)
+        if self.best_of is not None:
+            check_int("best_of", self.best_of, 1, MAX_N)
+            if self.best_of < self.n:
+                raise ValueError(f"best_of={self.best_of}: must be at least n={self.n}, the number returned")
         check_float("temperature", self.temperature, 0.0, 2.0)
         check_float("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:

@@ -64,7 +64,7 @@ class RowMirror:
             "sample_index": sequence.index,
             "prompt_len": sequence.prompt_len,
             "min_tokens": min(params.min_tokens, 2**31 - 1),
-            "num_logprobs": -1 if params.logprobs is None else params.logprobs,
+            "num_logprobs": -1 if params.num_logprobs is None else params.num_logprobs,
         }
         for name, value in values.items():
             self.ints[name][slot] = value

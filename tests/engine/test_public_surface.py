@@ -34,6 +34,7 @@ ENGINE = {
 }
 SAMPLING = {
     "n": 1,
+    "best_of": None,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
