@@ -179,6 +179,9 @@ FIGURES: dict[str, Callable[[], list[str]]] = {"fig8": fig8, "fig9": fig9}
 
 def main(names: list[str]) -> int:
     """Print the figures of these names, or all."""
+    if {"-h", "--help"} & set(names):
+        print(f"usage: python -m experiments.gallery [{' | '.join(FIGURES)}] ...")
+        return 0
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
         print(f"unknown figure {unknown[0]!r}: choose among {', '.join(FIGURES)}", file=sys.stderr)

@@ -6,6 +6,7 @@ Must not know: how anything is done; it asks LLM.
 """
 
 import dataclasses
+import os
 import logging
 import sys
 import time
@@ -37,6 +38,9 @@ from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 @click.option("-v", "--verbose", is_flag=True, help="Say what is chosen and loaded.")
 def main(verbose: bool) -> None:
     """PagedAttention in JAX: generate text, measure, list models."""
+    # A user's own policy lies in the working directory; a console script does not look there by itself.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("jpaged").setLevel(logging.INFO if verbose else logging.WARNING)
     logging.getLogger("models").setLevel(logging.INFO)

@@ -168,6 +168,8 @@ def take_params(options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
         _refuse_given(BEAM_FIELDS, "a beam search's flag: add --beam-width")
         return SamplingParams(**sampling)
     ignored = tuple(name for name in SAMPLING_FIELDS if name not in _SHARED_FIELDS)
+    if sampling["temperature"] == 0:
+        ignored = tuple(name for name in ignored if name != "temperature")
     _refuse_given(ignored, "a beam search does not sample: leave it out, or leave out --beam-width")
     beam["early_stopping"] = {"true": True, "false": False}.get(beam["early_stopping"], beam["early_stopping"])
     return BeamSearchParams(**beam, **{name: sampling[name] for name in _SHARED_FIELDS})

@@ -22,12 +22,13 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """A model with its engine. Keyword arguments are the fields of EngineOptions; names and defaults are vLLM's,
-    with `page_size`, `num_pages` and `kv_memory` for the pool.
+    """A model with its engine. Keyword arguments are the fields of EngineOptions; names are vLLM's where it has
+    the option, with `page_size`, `num_pages` and `kv_memory` for the pool.
 
     `model`: "smollm2-135m", a Hugging Face folder or hub id, a .gguf file, or a preset with load_format="dummy".
     `num_pages` counts usable pages (the null page is one more); without it and `kv_memory` the pool holds
-    `max_num_seqs * max_model_len` tokens, capped at 10 % of the free host memory or 90 % of the free GPU memory.
+    `max_num_seqs * max_model_len` tokens, at most an eighth of the free host memory (rounded down to a
+    power of two, so that two runs agree) or 90 % of the free GPU memory.
     `record_steps` keeps a record of every step's pages in `step_records`.
     Raises ValueError with the remedy for anything that a user can mend.
     """
@@ -244,7 +245,7 @@ class LLM:
         with tqdm(total=len(responses), desc="Processed prompts", disable=not use_tqdm, unit="req") as bar:
             while left:
                 self._step()
-                tokens += sum(len(response.pending) for response in left)
+                tokens += sum(len(delta.token_ids) for response in left for delta in response.pending)
                 for response in left:
                     response.pending.clear()
                 finished = [response for response in left if response.finished]

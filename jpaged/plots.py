@@ -106,6 +106,7 @@ def _draw_pages(axes: Any, records: Sequence[StepRecord], colours: dict[str, str
             axes.axhline(page + 0.5, color="white", linewidth=0.8)
     _draw_marks(axes, records)
     axes.set_ylabel(f"page (of {records[0].num_pages})")
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.tick_params(labelbottom=False)
 
 
@@ -183,8 +184,12 @@ def _draw_totals(axes: Any, records: Sequence[StepRecord]) -> None:
     axes.fill_between(steps, used, step="mid", color="#9A9A9A", linewidth=0)
     axes.fill_between(steps, used, logical, step="mid", color="#F2C9A8", linewidth=0)
     axes.step(steps, logical, where="mid", color="#B3541E", linewidth=1)
-    axes.axhline(records[0].num_pages, color="black", linewidth=0.7, linestyle="--")
-    axes.set_ylim(0, 1.08 * max(*logical, records[0].num_pages))
+    # A pool much larger than what is used would press the curves flat.
+    top = max(*logical, 1)
+    if records[0].num_pages <= 3 * top:
+        axes.axhline(records[0].num_pages, color="black", linewidth=0.7, linestyle="--")
+        top = max(top, records[0].num_pages)
+    axes.set_ylim(0, 1.08 * top)
     axes.set_xlabel("step")
     axes.set_ylabel("pages")
     axes.xaxis.get_major_locator().set_params(integer=True)

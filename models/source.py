@@ -106,8 +106,8 @@ def _from_hub(model: str, revision: str | None) -> Path:
     except Exception as error:  # the hub client raises its own, httpx's and OS errors: all mean "not here"
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         known = ", ".join(CATALOG)
+        asked = "" if revision is None else f" and revision={revision!r}"
         raise ValueError(
             f"model={model!r} is no local path or catalog name ({known}) and was not found on the Hugging Face hub: "
-            f"{reason}; check the name and revision={revision!r}, or pass a downloaded folder (HF_HUB_OFFLINE=1 uses "
-            "the hub cache alone)"
+            f"{reason}; check the name{asked}, or pass a downloaded folder (HF_HUB_OFFLINE=1 uses the hub cache alone)"
         ) from error

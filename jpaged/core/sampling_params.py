@@ -24,9 +24,10 @@ class SamplingParams:
     """How the tokens of one request are chosen, and when it ends. Names and defaults are vLLM's.
 
     `n`: sequences to return; `best_of`: sequences to generate, of which the `n` with the highest summed log
-    probability are returned, best first (None: n). `temperature`: 0 (below 1e-5) is greedy. `top_k`: 0 or -1 is off. `top_p` in (0, 1],
-    `min_p` in [0, 1]. `repetition_penalty` looks at prompt and output, `presence_penalty` and `frequency_penalty`
-    at the output alone. `seed`: None draws one from the engine's seed and the order of the requests (-1 is None).
+    probability are returned, best first (None: n). `temperature`: 0 (below 1e-5) is greedy. `top_k`: 0 or -1 is off.
+    `top_p` in (0, 1], `min_p` in [0, 1]. `repetition_penalty` looks at prompt and output, `presence_penalty` and
+    `frequency_penalty` at the output alone. `seed`: None draws one from the engine's seed and the order of the
+    requests (-1 is None).
     `stop`: strings that end a sequence (left out of the text unless `include_stop_str_in_output`).
     `stop_token_ids`: ids that end it, beside the model's own end-of-sequence ids. `ignore_eos`: those do not end it.
     `max_tokens`: None is "as many as the model's length allows". `min_tokens`: no end before that many.

@@ -11,8 +11,9 @@ from typing import Any
 
 from models.config import ModelConfig
 
-HOST_FRACTION = 0.1
+HOST_FRACTION = 0.125
 DEVICE_FRACTION = 0.9
+_DEVICE_STEP = 256 * 2**20
 _FP8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -87,10 +88,18 @@ def size_pool(
     wanted = -(-want_tokens // page_size)
     if free is None:
         return PoolSize(wanted, "max_num_seqs * max_model_len tokens")
-    most = _pages_in(int(free * fraction), page_bytes, f"{fraction:.0%} of the free memory ({_show(free)})")
+    budget = _steady(free * fraction, device)
+    most = _pages_in(budget, page_bytes, f"{fraction:.3g} of the free memory ({_show(free)})")
     if wanted <= most:
         return PoolSize(wanted, "max_num_seqs * max_model_len tokens")
-    return PoolSize(most, f"{fraction:.0%} of the {_show(free)} free on the {where}")
+    return PoolSize(most, f"{_show(budget)}, about {fraction:.3g} of the {_show(free)} free on the {where}")
+
+
+def _steady(size: float, device: Any) -> int:
+    """`size` rounded down so far that two runs on one machine get the same pool, though free memory fluctuates."""
+    if device.platform == "cpu":
+        return 1 << (int(size).bit_length() - 1)
+    return int(size) // _DEVICE_STEP * _DEVICE_STEP or int(size)
 
 
 def free_memory(device: Any) -> tuple[int | None, str, float]:

@@ -1,4 +1,4 @@
-"""best_of: more sequences run than are returned, and those returned are the likeliest; cache salts keep prompts apart."""
+"""best_of: more sequences run than are returned, the likeliest are; and cache salts keep prompts apart."""
 
 import pytest
 
