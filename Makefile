@@ -28,10 +28,10 @@ demo: .venv
 	  "Explain in two sentences why the sky is blue."
 
 test: .venv
-	$(BIN)/python -m pytest -n 2 -m 'not gpu_proof'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu_proof'
 
 test-fast: .venv
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not gpu_proof'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu_proof'
 
 # The plugin is no part of `dev`: it is large, and JAX complains about missing CUDA libraries where JAX_PLATFORMS is unset.
 gpu-proof: .venv

@@ -6,8 +6,8 @@ Must not know: how anything is done; it asks LLM.
 """
 
 import dataclasses
-import os
 import logging
+import os
 import sys
 import time
 from collections.abc import Generator
