@@ -6,13 +6,14 @@ ifndef GPU
 export JAX_PLATFORMS ?= cpu
 endif
 
-.PHONY: help demo test test-fast gpu-proof lint format check-imports types
+.PHONY: help demo readme test test-fast gpu-proof lint format check-imports types
 
 help:
 	@echo "make demo        generate for three prompts with the default model (fetches it once)"
 	@echo "make test        the whole test suite"
 	@echo "make test-fast   the suite without the slow tests"
 	@echo "make gpu-proof   compile every kernel and two whole decode steps for A100, H100 and H200; needs no GPU"
+	@echo "make readme      run every command and snippet of the README"
 	@echo "make lint        format, lint, import contracts, types"
 	@echo "make format      mend what ruff can mend"
 
@@ -37,6 +38,10 @@ test-fast: .venv
 gpu-proof: .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu-proof]'
 	JPAGED_GPU_PROOF=1 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n 2 tests/gpu_proof
+
+# Every command and every snippet of the README, as they stand there.
+readme: .venv
+	$(BIN)/python tests/readme_commands.py
 
 lint: .venv check-imports types
 	$(BIN)/ruff format --check .

@@ -83,7 +83,7 @@ class ModelRunner:
         self.kv_pages = self._allocate_pool()
         self.state = self._init_state()
         num_host_pages = cache_config.num_host_pages
-        self.host_pages = HostPages(self.kv_pages, num_host_pages, self.programs) if num_host_pages else None
+        self.host_pages = HostPages(self.kv_pages, self.programs) if num_host_pages else None
         sizes = {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
         self._forward = jax.jit(
             functools.partial(forward, model=model, **sizes),

@@ -1,13 +1,12 @@
 """The host's copy of swapped-out pages, and the moves between it and the device's pool.
 
 Lives here: HostPages.
-Promises: bytes come back as they went, scales included; a move touches the pages it names and no others; the pool is
-donated to the program that writes it.
+Promises: bytes come back as they went, scales included; a move touches the pages it names and no others; what is kept
+lies in pinned host memory, which the device reads and writes directly; the pool is donated to the program that writes it.
 Must not know: whose pages they are, when they move.
 """
 
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -23,74 +22,68 @@ PAGES_TOGETHER = 16
 
 
 class HostPages:
-    """`num_pages` pages in host memory, shaped like the pool's; ids count from 1, as the core counts them."""
+    """Pages in host memory by their host id. The core gives out the ids, so it bounds how many there are."""
 
-    def __init__(self, kv_pages: KVPages, num_pages: int, programs: ProgramTable) -> None:
+    def __init__(self, kv_pages: KVPages, programs: ProgramTable) -> None:
+        device = next(iter(kv_pages.k.devices()))
+        self._device = jax.sharding.SingleDeviceSharding(device)
+        pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
         self._programs = programs
-        # Page by page, each with all its layers: a move is one contiguous block a page. A pool has at most 4 arrays.
-        self._arrays = jax.tree.map(lambda a: np.empty(_paged(a, num_pages + 1), a.dtype), kv_pages)
-        self._read = jax.jit(read_pages)
+        self._kept: dict[int, KVPages] = {}
+        self._read = jax.jit(read_pages, out_shardings=pinned)
         self._write = jax.jit(write_pages, donate_argnums=(0,))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of host memory that it takes."""
-        return sum(array.nbytes for array in jax.tree.leaves(self._arrays))
-
     def take(self, kv_pages: KVPages, swaps: tuple[PageSwap, ...]) -> None:
-        """Copy device pages to the host; returns when they are there."""
+        """Copy device pages to the host, ahead of whatever is dispatched to the device later."""
         program = self.read_program(kv_pages)
-        for part, device, count in _parts(swaps, "device"):
-            blocks = jax.device_get(program(kv_pages, jax.device_put(device)))
-            hosts = [swap.host for swap in part]
-            for array, block in zip(jax.tree.leaves(self._arrays), jax.tree.leaves(blocks), strict=True):
-                array[hosts] = block[:count]
+        for part in _parts(swaps):
+            blocks = program(kv_pages, jax.device_put(_device_ids(part, padding=0)))
+            self._kept.update(zip((swap.host for swap in part), blocks, strict=False))
 
     def give(self, kv_pages: KVPages, swaps: tuple[PageSwap, ...]) -> KVPages:
-        """The pool with host pages copied into device pages; the pool given is donated."""
+        """The pool with host pages copied into device pages; they are forgotten here, and the pool given is donated."""
         program = self.write_program(kv_pages)
-        for part, device, count in _parts(swaps, "device", padding=kv_pages.num_pages):
-            hosts = [swap.host for swap in part] + [part[0].host] * (PAGES_TOGETHER - count)
-            # Fancy indexing makes a fresh buffer: the transfer may alias it.
-            blocks = jax.tree.map(operator.itemgetter(hosts), self._arrays)
-            kv_pages = program(kv_pages, *jax.device_put((device, blocks)))
+        for part in _parts(swaps):
+            blocks = [self._kept.pop(swap.host) for swap in part]
+            blocks += [blocks[0]] * (PAGES_TOGETHER - len(part))
+            ids = jax.device_put(_device_ids(part, padding=kv_pages.num_pages))
+            kv_pages = program(kv_pages, ids, jax.device_put(tuple(blocks), self._device))
         return kv_pages
 
     def read_program(self, kv_pages: KVPages) -> Callable[..., Any]:
-        """The program that gathers pages."""
+        """The program that gathers pages into host memory."""
         pages = jax.ShapeDtypeStruct((PAGES_TOGETHER,), jnp.int32)
         return self._programs.get("swap_out", lambda: self._read.lower(kv_pages, pages))
 
     def write_program(self, kv_pages: KVPages) -> Callable[..., Any]:
-        """The program that scatters pages."""
+        """The program that scatters pages into the pool."""
 
         def lower() -> Any:
             pages = jax.ShapeDtypeStruct((PAGES_TOGETHER,), jnp.int32)
-            blocks = jax.tree.map(lambda a: jax.ShapeDtypeStruct(_paged(a, PAGES_TOGETHER), a.dtype), kv_pages)
-            return self._write.lower(kv_pages, pages, blocks)
+            page = jax.tree.map(lambda a: jax.ShapeDtypeStruct((a.shape[0], *a.shape[2:]), a.dtype), kv_pages)
+            return self._write.lower(kv_pages, pages, (page,) * PAGES_TOGETHER)
 
         return self._programs.get("swap_in", lower)
 
 
-def read_pages(kv_pages: KVPages, pages: jax.Array) -> KVPages:
-    """The contents of `pages`, page by page, every layer of each."""
-    return jax.tree.map(lambda a: jnp.moveaxis(a[:, pages], 1, 0), kv_pages)
+def read_pages(kv_pages: KVPages, pages: jax.Array) -> tuple[KVPages, ...]:
+    """The contents of each of PAGES_TOGETHER pages, all its layers together."""
+    return tuple(jax.tree.map(lambda a, i=i: a[:, pages[i]], kv_pages) for i in range(PAGES_TOGETHER))
 
 
-def write_pages(kv_pages: KVPages, pages: jax.Array, blocks: KVPages) -> KVPages:
+def write_pages(kv_pages: KVPages, pages: jax.Array, blocks: tuple[KVPages, ...]) -> KVPages:
     """The pool with `blocks` in `pages`; ids past the pool are padding and are dropped."""
-    return jax.tree.map(lambda a, block: a.at[:, pages].set(jnp.moveaxis(block, 0, 1), mode="drop"), kv_pages, blocks)
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts, axis=1), *blocks)
+    return jax.tree.map(lambda a, block: a.at[:, pages].set(block, mode="drop"), kv_pages, stacked)
 
 
-def _paged(array: Any, num_pages: int) -> tuple[int, ...]:
-    """The shape of `num_pages` pages of a pool's array `[L, P, ...]`, page by page."""
-    return (num_pages, array.shape[0], *array.shape[2:])
-
-
-def _parts(swaps: tuple[PageSwap, ...], side: str, padding: int = 0) -> Any:
-    """The swaps in lots of PAGES_TOGETHER: the lot, its ids on `side` padded to that length, how many are real."""
+def _parts(swaps: tuple[PageSwap, ...]) -> Iterator[tuple[PageSwap, ...]]:
+    """The swaps in lots of at most PAGES_TOGETHER."""
     for first in range(0, len(swaps), PAGES_TOGETHER):
-        part = swaps[first : first + PAGES_TOGETHER]
-        ids = np.full(PAGES_TOGETHER, padding, np.int32)
-        ids[: len(part)] = [getattr(swap, side) for swap in part]
-        yield part, ids, len(part)
+        yield swaps[first : first + PAGES_TOGETHER]
+
+
+def _device_ids(part: tuple[PageSwap, ...], padding: int) -> np.ndarray:
+    ids = np.full(PAGES_TOGETHER, padding, np.int32)
+    ids[: len(part)] = [swap.device for swap in part]
+    return ids
