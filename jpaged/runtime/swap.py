@@ -1,8 +1,8 @@
 """The host's copy of swapped-out pages, and the moves between it and the device's pool.
 
 Lives here: HostPages.
-Promises: bytes come back as they went, scales included; a move touches the pages it names and no others; what is kept
-lies in pinned host memory, which the device reads and writes directly; the pool is donated to the program that writes it.
+Promises: bytes come back as they went, scales included; a move touches the pages it names and no others; the pool is
+donated to the program that writes it. What is kept lies in pinned host memory, which the device reads and writes itself.
 Must not know: whose pages they are, when they move.
 """
 
