@@ -2,7 +2,7 @@
 
 Lives here: HostPages.
 Promises: bytes come back as they went, scales included; a move touches the pages it names and no others; the pool is
-donated to the program that writes it. What is kept lies in pinned host memory, which the device reads and writes itself.
+donated to the program that writes it. What is kept lies in pinned host memory, which the device reads by itself.
 Must not know: whose pages they are, when they move.
 """
 
