@@ -62,12 +62,7 @@ class LLM:
         lowest goes first, under scheduling_policy="priority". Raises ValueError, before anything runs, if any of
         them cannot be served.
         """
-        responses = self._add(prompts, sampling_params, priority)
-        try:
-            self._run(responses, use_tqdm)
-        finally:
-            self._drop(responses)
-        return [response.result() for response in responses]
+        return self._finish(self._add(prompts, sampling_params, priority), use_tqdm)
 
     def stream(
         self,
@@ -104,12 +99,7 @@ class LLM:
         """
         if not isinstance(params, BeamSearchParams):
             raise ValueError(f"params={reprlib.repr(params)}: give a BeamSearchParams")
-        responses = self._add(prompts, params, priority)
-        try:
-            self._run(responses, use_tqdm)
-        finally:
-            self._drop(responses)
-        return [response.result() for response in responses]
+        return self._finish(self._add(prompts, params, priority), use_tqdm)
 
     def pin_prefix(self, name: str, prompt: Any) -> int:
         """Compute the KV of a prefix that many prompts will begin with, and hold its full pages until `unpin_prefix`.
@@ -236,6 +226,13 @@ class LLM:
             cache_salt=prompt.cache_salt,
             eos_token_ids=self.config.model.eos_token_ids,
         )
+
+    def _finish(self, responses: list[Response], use_tqdm: bool) -> list[RequestOutput]:
+        try:
+            self._run(responses, use_tqdm)
+        finally:
+            self._drop(responses)
+        return [response.result() for response in responses]
 
     def _run(self, responses: list[Response], use_tqdm: bool) -> None:
         from tqdm import tqdm

@@ -87,17 +87,7 @@ class Response:
         output.text += text
         output.finish_reason = None if reason is None else str(reason)
         output.stop_reason = stop_reason
-        self.pending.append(
-            CompletionDelta(
-                request_id=self.request.request_id,
-                prompt_index=self.prompt_index,
-                index=delta.index,
-                text=text,
-                token_ids=() if delta.token_id is None else (delta.token_id,),
-                finish_reason=output.finish_reason,
-                stop_reason=stop_reason,
-            )
-        )
+        self._show(output, text, () if delta.token_id is None else (delta.token_id,))
         return stopped
 
     def abort(self) -> None:
@@ -105,16 +95,7 @@ class Response:
         for output in self.outputs:
             if output.finish_reason is None:
                 output.finish_reason = str(FinishReason.ABORT)
-                self.pending.append(
-                    CompletionDelta(
-                        request_id=self.request.request_id,
-                        prompt_index=self.prompt_index,
-                        index=output.index,
-                        text="",
-                        token_ids=(),
-                        finish_reason=output.finish_reason,
-                    )
-                )
+                self._show(output, "", ())
 
     def result(self) -> RequestOutput:
         """Everything so far."""
@@ -127,6 +108,20 @@ class Response:
             prompt_logprobs=self._all_prompt_logprobs(),
             num_cached_tokens=self.metrics.num_cached_tokens if self.metrics else 0,
             metrics=self.metrics,
+        )
+
+    def _show(self, output: CompletionOutput, text: str, token_ids: tuple[int, ...]) -> None:
+        """Leave what was just added to an output for whoever reads the stream."""
+        self.pending.append(
+            CompletionDelta(
+                request_id=self.request.request_id,
+                prompt_index=self.prompt_index,
+                index=output.index,
+                text=text,
+                token_ids=token_ids,
+                finish_reason=output.finish_reason,
+                stop_reason=output.stop_reason,
+            )
         )
 
     def _chosen(self) -> list[CompletionOutput]:
@@ -153,16 +148,7 @@ class Response:
         output.token_ids = list(ids)
         output.cumulative_logprob = hypothesis.cumulative_logprob
         output.finish_reason = str(hypothesis.finish_reason)
-        self.pending.append(
-            CompletionDelta(
-                request_id=self.request.request_id,
-                prompt_index=self.prompt_index,
-                index=output.index,
-                text=output.text,
-                token_ids=ids,
-                finish_reason=output.finish_reason,
-            )
-        )
+        self._show(output, output.text, ids)
 
     def _text_stream(self) -> TextStream | None:
         params = self.request.params

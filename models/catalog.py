@@ -46,7 +46,10 @@ CATALOG: dict[str, Packaged] = {
 
 
 def cache_dir() -> Path:
-    """Where fetched models are kept: $JPAGED_CACHE, else $XDG_CACHE_HOME/jpaged, else ~/.cache/jpaged."""
+    """Where fetched models and compiled programs are kept.
+
+    $JPAGED_CACHE, else $XDG_CACHE_HOME/jpaged, else ~/.cache/jpaged.
+    """
     if chosen := os.environ.get("JPAGED_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jpaged"

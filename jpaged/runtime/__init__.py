@@ -1,4 +1,4 @@
-"""The device side: plans become padded arrays, one jitted step runs them, ids come back.
+"""The device side: plans become padded arrays, a few compiled programs run them, ids come back.
 
 Lives here: packing, the step, the sampler, the model runner.
 Promises: static shapes out of a short list; the page pool is donated and never copied.

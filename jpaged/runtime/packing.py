@@ -2,7 +2,7 @@
 
 Lives here: RowMirror (what the host keeps of every row slot) and its `pack`; `unpack`, the same layout on the device.
 Promises: one int32 and one float32 array a step, each a fresh buffer; every page id is one of the pool's.
-Must not know: models, samplers, jit.
+Must not know: models, how a sampler works, jit.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jpaged.core.output import AdmittedSequence, PageGrant, SchedulerOutput
+from jpaged.runtime.sampler_inputs import split_seed
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, Buckets, Field, StepShape
 
 NO_TARGET = -1  # a packed token whose successor's log probability is not asked for
@@ -56,11 +57,11 @@ class RowMirror:
             params.presence_penalty,
             params.frequency_penalty,
         )
-        seed = np.array([sequence.seed >> 32, sequence.seed & 0xFFFFFFFF], np.uint32).view(np.int32)
+        seed_hi, seed_lo = split_seed(sequence.seed)
         values = {
             "top_k": min(max(params.top_k, 0), 2**31 - 1),
-            "seed_hi": seed[0],
-            "seed_lo": seed[1],
+            "seed_hi": seed_hi,
+            "seed_lo": seed_lo,
             "sample_index": sequence.index,
             "prompt_len": sequence.prompt_len,
             "min_tokens": min(params.min_tokens, 2**31 - 1),

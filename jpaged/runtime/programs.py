@@ -5,13 +5,13 @@ Promises: a shape never compiles twice; a call with other shapes than those comp
 Must not know: what the programs compute.
 """
 
-import os
 import time
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any
 
 import jax
+
+from models.catalog import cache_dir
 
 
 class ProgramTable:
@@ -50,18 +50,10 @@ class ProgramTable:
         return {str(name): program.cost_analysis()["flops"] for name, program in self._compiled.items()}
 
 
-def cache_home() -> Path:
-    """The folder of everything that jpaged keeps between runs: JPAGED_CACHE, or jpaged in the user's cache folder."""
-    given = os.environ.get("JPAGED_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jpaged"
-
-
 def use_persistent_cache() -> None:
     """Keep compiled programs on disk, unless the user has set JAX's own cache folder or switched the cache off."""
     if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return
-    jax.config.update("jax_compilation_cache_dir", str(cache_home() / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
