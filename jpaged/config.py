@@ -16,6 +16,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", *DTYPES, "int8", "fp8_e4m3", "fp8_e5m2")
 SCHEDULING_POLICIES = ("fcfs", "priority")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
+BATCHING = ("continuous", "static")
+RESERVATIONS = ("none", "oracle", "pow2", "max", "batch")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 
@@ -26,6 +28,10 @@ class CacheConfig:
     `kv_cache_dtype`: "auto" is the model's; int8 and fp8 pages carry a float32 scale a token and kv head.
     `num_host_pages`: pages of the host pool that preempted sequences are swapped to; 0 is none.
     `watermark`: the fraction of the pool that an admission leaves available while others run.
+    `reservation`: "none" is PagedAttention, pages as they are needed; the others reserve a contiguous run a sequence
+    when it is admitted, as the systems before did: "oracle", "pow2" and "max" are Orca's (prompt and the true output
+    length, that rounded up to a power of two, or max_model_len; max_tokens is taken for the true length), "batch" is
+    what a static batch is padded to.
     """
 
     page_size: int = 16
@@ -34,6 +40,7 @@ class CacheConfig:
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
     watermark: float = 0.01
+    reservation: str = "none"
 
     def __post_init__(self) -> None:
         require_int("page_size", self.page_size, 1, 256)
@@ -43,6 +50,17 @@ class CacheConfig:
         require_choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         require_bool("enable_prefix_caching", self.enable_prefix_caching)
         require_fraction("watermark", self.watermark)
+        require_choice("reservation", self.reservation, RESERVATIONS)
+        if self.reservation != "none":
+            self._check_reservation()
+
+    def _check_reservation(self) -> None:
+        for name, off in (("enable_prefix_caching", False), ("num_host_pages", 0)):
+            if getattr(self, name) != off:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: reservation={self.reservation!r} shares and swaps nothing; "
+                    f"give {name}={off!r}, or reservation='none'"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +74,12 @@ class SchedulerConfig:
     `admission_policy` ("in_order", "longest_prefix"), `victim_policy` ("last") and `eviction_policy` ("lru") may also
     be the import path "package.module:name" of a user's own (see core/policy.py). Whatever the admission policy
     chooses, the first waiting group is overtaken at most `max_overtakes` times.
+
+    `chunked_prefill=False`: a prompt is computed whole in one step (one that exceeds the budget by itself still in
+    several). `append_headroom`: a running group goes on only while a page is free for each of its sequences, needed
+    or not. `admit_while_swapped=False`: nobody new comes in before all swapped groups are back. These three together
+    are the rules of the paper's section 4. `batching="static"`: at most `max_num_seqs` sequences start together, padded
+    to at most `max_static_batch_len` tokens (None: max_model_len), and end together.
     """
 
     max_num_seqs: int = 16
@@ -68,6 +92,11 @@ class SchedulerConfig:
     victim_policy: str = "last"
     eviction_policy: str = "lru"
     max_overtakes: int = 16
+    chunked_prefill: bool = True
+    append_headroom: bool = False
+    admit_while_swapped: bool = True
+    batching: str = "continuous"
+    max_static_batch_len: int | None = None
 
     def __post_init__(self) -> None:
         require_int("max_num_seqs", self.max_num_seqs, 1, 4096)
@@ -80,11 +109,25 @@ class SchedulerConfig:
         for name in ("admission_policy", "victim_policy", "eviction_policy"):
             require_text(name, getattr(self, name))
         require_int("max_overtakes", self.max_overtakes, 0, None)
+        for name in ("chunked_prefill", "append_headroom", "admit_while_swapped"):
+            require_bool(name, getattr(self, name))
+        require_choice("batching", self.batching, BATCHING)
+        self._check_static()
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens}: must be at least max_num_seqs="
                 f"{self.max_num_seqs}, so that every running sequence can take a token each step; raise the one or "
                 "lower the other"
+            )
+
+    def _check_static(self) -> None:
+        if self.max_static_batch_len is not None:
+            require_int("max_static_batch_len", self.max_static_batch_len, 2, self.max_model_len)
+            if self.batching != "static":
+                raise ValueError(f"max_static_batch_len={self.max_static_batch_len}: only with batching='static'")
+        if self.batching == "static" and (self.admission_policy, self.scheduling_policy) != ("in_order", "fcfs"):
+            raise ValueError(
+                "batching='static' is first come, first served: leave admission and scheduling policy alone"
             )
 
 
@@ -138,7 +181,16 @@ class EngineConfig:
 
 
 def check_pool(cache: CacheConfig, scheduler: SchedulerConfig) -> None:
-    """Raise ValueError if one sequence of `max_model_len` tokens can never fit the pool."""
+    """Raise ValueError if one sequence of `max_model_len` tokens can never fit the pool, or the two contradict."""
+    if (cache.reservation == "batch") != (scheduler.batching == "static"):
+        raise ValueError(
+            f"reservation={cache.reservation!r} with batching={scheduler.batching!r}: 'batch' and 'static' go together"
+        )
+    if scheduler.append_headroom and cache.reservation != "none":
+        raise ValueError(
+            f"append_headroom=True with reservation={cache.reservation!r}: who holds a reservation needs no free page to "
+            "go on; give append_headroom=False"
+        )
     if cache.num_pages is None:
         return
     room = cache.num_pages * cache.page_size

@@ -5,16 +5,23 @@ Promises: what passes can be run to its end by an idle engine; what does not is 
 Must not know: who waits or runs now.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from jpaged.core.block_table import pages_for
 from jpaged.core.request import Request
 
+MostTogether = Callable[[int, int, int], int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What a model and a pool can take: ids below `vocab_size`, `num_pages` pages of `page_size` tokens."""
+    """What a model and a pool can take: ids below `vocab_size`, `num_pages` pages of `page_size` tokens.
+
+    `most_together`: where pages are reserved, how many sequences of a prompt and a greatest length, up to so many, an
+    empty pool holds.
+    """
 
     vocab_size: int
     max_model_len: int
@@ -22,6 +29,7 @@ class RequestLimits:
     num_pages: int
     page_size: int
     max_num_waiting: int | None = None
+    most_together: "MostTogether | None" = None
 
 
 class Fit(NamedTuple):
@@ -56,6 +64,8 @@ def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) 
         raise ValueError(f"{what}={width}: at most max_num_seqs={limit} sequences run at once; lower {what}")
     if request.beam is not None:
         _check_beam(request, limits)
+    if limits.most_together is not None:
+        return Fit(max_len, _reserved_width(limits.most_together, limits, prompt_len, max_len, request, what))
     room = limits.num_pages - num_pinned
     fitting = width
     while (need := pages_needed(prompt_len, max_len, fitting, limits.page_size)) > room:
@@ -67,6 +77,19 @@ def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) 
             )
         fitting -= 1
     return Fit(max_len, fitting)
+
+
+def _reserved_width(
+    most_together: MostTogether, limits: RequestLimits, prompt_len: int, max_len: int, request: Request, what: str
+) -> int:
+    fitting = most_together(prompt_len, max_len, request.width)
+    if fitting == 0 or (fitting < request.width and request.beam is not None):
+        raise ValueError(
+            f"prompt of {prompt_len} tokens, {what}={request.width}, up to {max_len} tokens each: the pool of "
+            f"{limits.num_pages} pages has room for {fitting} reservations of that size; lower max_tokens or {what}, "
+            "or raise num_pages"
+        )
+    return fitting
 
 
 def pages_needed(prompt_len: int, max_len: int, width: int, page_size: int) -> int:

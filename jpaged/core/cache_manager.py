@@ -70,24 +70,31 @@ class CacheManager:
         shared = live[0].prompt_len // self.page_size
         return shared + sum(pages_for(len(s.token_ids), self.page_size) - shared for s in live)
 
-    def admit(self, group: SequenceGroup, reserve: int) -> bool:
-        """Give the group's leader pages for all its known tokens, cached ones first; False: not enough are left.
+    def fits(self, group: SequenceGroup, reserve: int) -> bool:
+        """Whether a waiting group can be admitted now, with `reserve` pages still available afterwards.
 
-        `reserve` pages stay available afterwards. A hit page that nobody holds is not counted as available.
+        A hit page that nobody holds is not counted as available.
         """
+        hits = self._hits(group)
+        idle_hits = sum(1 for page in hits if self.prefix_cache and self.prefix_cache.is_idle(page))
+        return self.pages_to_admit(group) - len(hits) + reserve <= self.num_available - idle_hits
+
+    def admit(self, group: SequenceGroup) -> None:
+        """Give the leader of a group that fits pages for all its known tokens, cached ones first."""
+        hits = self._hits(group)
         leader = group.live[0]
         end = len(leader.token_ids) if group.forked else leader.prompt_len
-        # A page that the end of the prompt shares with the leader's outputs is no hit: every sibling writes into it.
-        hits = self.match(group, leader)[: end // self.page_size]
-        idle_hits = sum(1 for page in hits if self.prefix_cache and self.prefix_cache.is_idle(page))
-        if self.pages_to_admit(group) - len(hits) + reserve > self.num_available - idle_hits:
-            return False
         self._hold_cached(hits)
         leader.num_computed = len(hits) * self.page_size
         leader.num_indexed = len(hits)
         leader.table.pages = hits
         hits.extend(self._take(pages_for(end, self.page_size) - len(hits)))
-        return True
+
+    def tokens_to_compute(self, group: SequenceGroup) -> int:
+        """Tokens of a waiting group that are to be computed before it samples: its prompt once, less cached ones."""
+        leader = group.live[0]
+        end = len(leader.token_ids) if group.forked else leader.prompt_len
+        return end - len(self._hits(group)) * self.page_size
 
     def pages_to_grow(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
         """Pages to take before each sequence can write its tokens up to its `end`, copies of shared pages included."""
@@ -140,6 +147,15 @@ class CacheManager:
         # The parent's chain may go on over outputs of its own, which it had before a preemption.
         child.page_hashes = parent.page_hashes[: parent.num_computed // self.page_size]
 
+    def take_seat(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child`, which is given up, go on as a copy of `parent`, sharing every page."""
+        self.release(child)
+        self.fork(parent, child)
+
+    def take_copies(self) -> list[PageCopy]:
+        """None: the first write into a shared page copies it."""
+        return []
+
     def commit(self, group: SequenceGroup, sequence: Sequence, num_written: int) -> None:
         """Index the full pages among the sequence's first `num_written` tokens, all of them written by now."""
         if self.prefix_cache is None:
@@ -168,14 +184,13 @@ class CacheManager:
         self.num_swapped_out += len(hosts)
         return [PageSwap(device, host) for device, host in hosts.items()]
 
-    def swap_in(self, sequences: list[Sequence], reserve: int) -> list[PageSwap] | None:
-        """Bring all pages of the sequences back, shared as they were; None, and no change: no room here.
+    def can_swap_in(self, sequences: list[Sequence], reserve: int) -> bool:
+        """Whether all pages of the sequences find room, with `reserve` pages still available afterwards."""
+        return len({host for s in sequences for host in s.host_pages}) + reserve <= self.num_available
 
-        `reserve` pages stay available afterwards.
-        """
+    def swap_in(self, sequences: list[Sequence]) -> list[PageSwap]:
+        """Bring all pages of the sequences, which find room, back, shared as they were."""
         hosts = list(dict.fromkeys(host for s in sequences for host in s.host_pages))
-        if len(hosts) + reserve > self.num_available:
-            return None
         pages = dict(zip(hosts, self._take(len(hosts)), strict=True))
         seen: set[int] = set()
         for sequence in sequences:
@@ -247,6 +262,13 @@ class CacheManager:
             if page in self.prefix_cache:
                 held = self.pool.ref_count(page) > 0
                 assert held != self.prefix_cache.is_idle(page), f"page {page} is held and evictable, or neither"
+
+    def _hits(self, group: SequenceGroup) -> list[int]:
+        """The cached pages that a waiting group would begin with."""
+        leader = group.live[0]
+        end = len(leader.token_ids) if group.forked else leader.prompt_len
+        # A page that the end of the prompt shares with the leader's outputs is no hit: every sibling writes into it.
+        return self.match(group, leader)[: end // self.page_size]
 
     def _let_go(self, pages: list[int]) -> None:
         for page in reversed(pages):

@@ -7,8 +7,9 @@ Must not know: plans, budgets, policies.
 
 from collections.abc import Callable, Sequence
 
+from jpaged.core.baselines.reserved_cache import ReservedCache
 from jpaged.core.block_table import pages_for
-from jpaged.core.cache_manager import CacheManager
+from jpaged.core.caches import Cache
 from jpaged.core.sequence import Sequence as TokenSequence
 from jpaged.core.sequence import SequenceGroup, SequenceStatus
 
@@ -16,7 +17,7 @@ from jpaged.core.sequence import SequenceGroup, SequenceStatus
 def check_groups(
     running: list[SequenceGroup],
     waiting: list[SequenceGroup],
-    cache: CacheManager,
+    cache: Cache,
     free_slots: Sequence[int],
     num_slots: int,
     rank: Callable[[SequenceGroup], tuple[int, int]],
@@ -30,7 +31,7 @@ def check_groups(
     assert sorted([*free_slots, *held_slots]) == list(range(num_slots)), "a row slot is lost or given twice"
     for group in (*running, *waiting):
         holders = group.live if group.status is SequenceStatus.RUNNING else []
-        _check_group(group, holders if group.forked else holders[:1], cache.page_size)
+        _check_group(group, holders if group.forked else holders[:1], cache)
     for groups in (running, waiting):
         assert groups == sorted(groups, key=rank), "a group stands behind a later one"
     if not running:
@@ -38,7 +39,7 @@ def check_groups(
         assert held == cache.num_pinned, "pages are held while nothing runs"
 
 
-def _check_group(group: SequenceGroup, holders: list[TokenSequence], page_size: int) -> None:
+def _check_group(group: SequenceGroup, holders: list[TokenSequence], cache: Cache) -> None:
     for sequence in group.sequences:
         if sequence not in holders:
             assert not sequence.table.pages, "pages are held by one who does not run"
@@ -47,5 +48,8 @@ def _check_group(group: SequenceGroup, holders: list[TokenSequence], page_size: 
             continue
         assert not sequence.host_pages, "host pages are held by one who runs"
         assert sequence.num_computed <= min(len(sequence.token_ids), sequence.table.capacity)
-        assert len(sequence.table) <= pages_for(len(sequence.token_ids), page_size), "a page is held for no token"
+        most = len(sequence.token_ids)
+        if isinstance(cache, ReservedCache):
+            most = cache.reserved_tokens(group)
+        assert len(sequence.table) <= pages_for(most, cache.page_size), "a page is held for no token"
         assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)

@@ -11,7 +11,9 @@ from collections import deque
 
 from jpaged.config import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core import policy
-from jpaged.core.cache_manager import CacheManager
+from jpaged.core.baselines.static_batch import next_batch
+from jpaged.core.block_table import pages_for
+from jpaged.core.caches import make_cache
 from jpaged.core.integrity import check_groups
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
@@ -30,7 +32,7 @@ class Scheduler:
         self._admission = policy.load_policy("admission_policy", config.admission_policy, policy.ADMISSION)
         self._victim = policy.load_policy("victim_policy", config.victim_policy, policy.VICTIM)
         eviction = policy.load_policy("eviction_policy", config.eviction_policy, policy.EVICTION)
-        self.cache = CacheManager(cache_config, eviction)
+        self.cache = make_cache(cache_config, config.max_model_len, eviction)
         self.watermark_pages = int(cache_config.watermark * self.cache.pool.num_pages)
         self.waiting: list[SequenceGroup] = []
         self.running: list[SequenceGroup] = []
@@ -39,6 +41,7 @@ class Scheduler:
         self.num_preemptions_swap = 0
         self.prefix_hit_tokens = 0
         self.resumed_hit_tokens = 0
+        self._num_swapped = 0
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._in_flight: deque[PlanBuilder] = deque()
 
@@ -61,6 +64,7 @@ class Scheduler:
         # A row slot tells a stale result from a live one only if its sequence cannot have left and come back meanwhile.
         assert len(self._in_flight) < 2, "two plans wait for their update already"
         plan = PlanBuilder(self.num_steps, self.config.max_num_batched_tokens)
+        plan.copies.extend(self.cache.take_copies())
         self._schedule_running(plan)
         if not plan.preempted:
             self._admit_waiting(plan, now)
@@ -95,11 +99,13 @@ class Scheduler:
         Returns who ended.
         """
         whole = index is None or group.beam is not None
+        was_swapped = group.status is SequenceStatus.SWAPPED
         ended = [s for s in group.sequences if not s.finished and (whole or s.index == index)]
         for sequence in ended:
             self._end(group, sequence, reason, stop_reason, now)
         if group in self.waiting and not group.live:
             self.waiting.remove(group)
+            self._num_swapped -= was_swapped
             self._wait_again(group)
         self._settle()
         return ended
@@ -123,7 +129,7 @@ class Scheduler:
                 i += 1
                 continue
             writes = self._wanted(group, plan)
-            while (need := self.cache.pages_to_grow(writes)) and need > self.cache.num_available:
+            while (need := self._pages_to_go_on(group, writes)) and need > self.cache.num_available:
                 if self._preempt_one_of(i, plan) is group:
                     break  # the next group is now at this index
             else:
@@ -137,14 +143,26 @@ class Scheduler:
         sequence = group.sequences[0]
         start = sequence.num_computed
         one_more = start + 1 == len(sequence.token_ids) and not sequence.moved
-        return one_more and self.cache.owns(sequence, start)
+        if not one_more or (self.config.append_headroom and not self.cache.num_available):
+            return False
+        return self.cache.owns(sequence, start)
+
+    def _pages_to_go_on(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
+        """Pages that must be available for a running group to go on."""
+        need = self.cache.pages_to_grow(writes)
+        if self.config.append_headroom and len(self.running) > 1:
+            need = max(need, len(group.live))
+        return need
 
     def _admit_waiting(self, plan: PlanBuilder, now: float) -> None:
+        if self.config.batching == "static":
+            self._form_batch()
         while self.waiting and plan.budget:
             i = self._next_waiting()
             group = self.waiting[i]
-            if not self._bring_in(group, plan):
+            if not self.may_come_in(group, plan.budget, bool(plan.rows)):
                 return
+            self._bring_in(group, plan)
             for earlier in self.waiting[:i]:
                 earlier.overtaken += 1
             del self.waiting[i]
@@ -157,33 +175,59 @@ class Scheduler:
             if self.cache.pages_to_grow(writes) <= self.cache.num_available:
                 self._place(group, writes, plan)
 
-    def _next_waiting(self) -> int:
-        if self._admission is policy.in_order or self.waiting[0].overtaken >= self.config.max_overtakes:
-            return 0
-        return policy.choose("admission_policy", self._admission, tuple(self.waiting), self.cache)
+    def _form_batch(self) -> None:
+        """With nothing left to run, choose the groups that are to start together."""
+        if self.running:
+            return
 
-    def _bring_in(self, group: SequenceGroup, plan: PlanBuilder) -> bool:
-        """Give a waiting group pages and row slots; False, and no change, if there are too few."""
+        def has_room(count: int, length: int) -> bool:
+            longest = self.config.max_static_batch_len or self.config.max_model_len
+            pages = count * pages_for(length, self.cache.page_size)
+            return count <= self.config.max_num_seqs and length <= longest and pages <= self.cache.pool.num_pages
+
+        chosen, batch = next_batch(self.waiting, has_room)
+        for group in self.waiting:
+            group.batch = None
+        for group in chosen:
+            group.batch = batch
+
+    def may_come_in(self, group: SequenceGroup, budget: int, busy: bool) -> bool:
+        """Whether a waiting group can have its row slots and pages now, in a step with `budget` tokens left.
+
+        `busy`: the step has work without it. Static batches: only the groups that were chosen together come in.
+        """
         live = group.live
-        if len(live) > len(self._free_slots):
+        if len(live) > len(self._free_slots) or (self.config.batching == "static" and group.batch is None):
             return False
         reserve = self.watermark_pages if self.running else 0
         if group.status is SequenceStatus.SWAPPED:
             # While others run, each sequence is to have a page for its next tokens, or it would go out again at once.
-            swaps = self.cache.swap_in(live, reserve + len(live) if self.running else 0)
-            if swaps is None:
-                return False
-            plan.swapped_in.extend(swaps)
+            return self.cache.can_swap_in(live, reserve + len(live) if self.running else 0)
+        if not self.config.chunked_prefill and busy and self.cache.tokens_to_compute(group) > budget:
+            return False
+        return self.cache.fits(group, reserve)
+
+    def _next_waiting(self) -> int:
+        if self._num_swapped and not self.config.admit_while_swapped:
+            return next(i for i, group in enumerate(self.waiting) if group.status is SequenceStatus.SWAPPED)
+        if self._admission is policy.in_order or self.waiting[0].overtaken >= self.config.max_overtakes:
+            return 0
+        return policy.choose("admission_policy", self._admission, tuple(self.waiting), self.cache)
+
+    def _bring_in(self, group: SequenceGroup, plan: PlanBuilder) -> None:
+        """Give a waiting group, which may come in, its pages and row slots."""
+        live = group.live
+        if group.status is SequenceStatus.SWAPPED:
+            plan.swapped_in.extend(self.cache.swap_in(live))
+            self._num_swapped -= 1
         else:
-            if not self.cache.admit(group, reserve):
-                return False
+            self.cache.admit(group)
             self._count_hits(group, live[0].num_computed)
         for sequence in live:
             sequence.row_slot = self._free_slots.pop()
             sequence.status = SequenceStatus.RUNNING
             sequence.moved = False
             plan.admit(group, sequence)
-        return True
 
     def _count_hits(self, group: SequenceGroup, num_tokens: int) -> None:
         # What a resumed group finds of its own is no saving, so it is counted apart.
@@ -222,7 +266,9 @@ class Scheduler:
                 plan.grant(sequence, column)
             row = plan.compute(group, sequence, end)
             if group.forked:
-                if end == len(sequence.token_ids):
+                # Beams that compute their prompts apart begin as one: the first alone looks for continuations.
+                first_of_beams = group.beam is None or sequence.num_outputs or sequence is group.live[0]
+                if end == len(sequence.token_ids) and first_of_beams:
                     plan.sample(row, group, sequence)
             elif end == sequence.prompt_len:
                 self._fork(group, plan)
@@ -256,6 +302,7 @@ class Scheduler:
         swaps = self.cache.swap_out(live) if self._swaps(live) else None
         if swaps is not None:
             plan.swapped_out.extend(swaps)
+            self._num_swapped += 1
             self.num_preemptions_swap += 1
             group.metrics.num_preemptions_swap += 1
             status = SequenceStatus.SWAPPED

@@ -6,6 +6,7 @@ Must not know: who schedules, how pages are found.
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from jpaged.core.beam import BeamState
 from jpaged.core.block_table import BlockTable
@@ -22,6 +23,13 @@ class SequenceStatus(StrEnum):
     FINISHED = "finished"
 
 
+class StaticBatch(NamedTuple):
+    """What the groups of a static batch are padded to: the longest prompt and the longest output, in tokens."""
+
+    prompt_len: int
+    num_outputs: int
+
+
 class Sequence:
     """One token stream: prompt and output ids, how many are computed, where they are.
 
@@ -29,11 +37,12 @@ class Sequence:
     pages as far as it was needed; `num_indexed` of its pages have been offered to the prefix cache. While it is
     swapped out, its KV is in `host_pages`. `moved`: its ids or pages have changed in a way that the executor cannot
     know (a beam took over another's), so that it is to be told all of them again. `last_token` is when its newest
-    output came.
+    output came. `held_end`: it has ended for its user, why, and goes on as padding until its static batch ends.
     """
 
     __slots__ = (
         "finish_reason",
+        "held_end",
         "host_pages",
         "index",
         "last_token",
@@ -64,6 +73,7 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.last_token: float | None = None
+        self.held_end: tuple[FinishReason, int | str | None] | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -84,10 +94,11 @@ class SequenceGroup:
     `max_len` tokens, prompt included. `beam` is the state of a beam search, whose beams the sequences are.
     `width` sequences run together, the others wait for all of these to end: the pool may be too small for all at once.
     `overtaken` counts the later groups that were admitted before it. `prompt_logprobs[i]` is of the prompt token at
-    position i + 1.
+    position i + 1. `batch` is the static batch that it runs in, if batches are static.
     """
 
     __slots__ = (
+        "batch",
         "beam",
         "forked",
         "max_len",
@@ -115,6 +126,7 @@ class SequenceGroup:
         eos = () if request.params.ignore_eos else request.eos_token_ids
         self.stop_ids = frozenset(eos) | frozenset(request.params.stop_token_ids or ())
         self.overtaken = 0
+        self.batch: StaticBatch | None = None
         self.beam: BeamState | None = None
         if request.beam is not None:
             max_outputs = max_len - len(request.prompt_token_ids)

@@ -31,7 +31,7 @@ class EngineStats:
     """Facts of all steps so far. Times are in seconds, waste is a fraction of the held slots.
 
     A request's times are taken in once, when it has ended, however it ended: `num_first_tokens` counts those that
-    had produced a token by then.
+    had produced a token by then. `logical_pages` and `tail_slots` are of the latest step (see `table_totals`).
     """
 
     num_requests_refused: int = 0
@@ -44,6 +44,8 @@ class EngineStats:
     pages_used_peak: int = 0
     pages_saved_peak: int = 0
     num_running_peak: int = 0
+    logical_pages: int = 0
+    tail_slots: int = 0
     ttft: deque[float] = field(default_factory=_latest_requests)
     itl: deque[float] = field(default_factory=_latest_tokens)
     queue_time: deque[float] = field(default_factory=_latest_requests)
@@ -61,10 +63,23 @@ class EngineStats:
         self.num_running_peak = max(self.num_running_peak, scheduler.num_running)
         if used:
             logical, tail = table_totals(scheduler)
-            self.pages_saved_peak = max(self.pages_saved_peak, logical - used)
-            self._waste_sum += tail / (used * scheduler.cache.page_size)
-            self._sharing_sum += logical / used
-            self._busy_steps += 1
+            self._after_tables(used, used * scheduler.cache.page_size, logical, tail)
+
+    def after_decode_step(self, used: int, slots: int, logical: int, tail: int, rows: int) -> None:
+        """Take in a step in which `rows` rows decode a token each, and that holds `used` pages of `slots` slots."""
+        self.num_steps += 1
+        self.num_tokens_computed += rows
+        self.num_tokens_sampled += rows
+        self.pages_used_peak = max(self.pages_used_peak, used)
+        if used:
+            self._after_tables(used, slots, logical, tail)
+
+    def _after_tables(self, used: int, slots: int, logical: int, tail: int) -> None:
+        self.logical_pages, self.tail_slots = logical, tail
+        self.pages_saved_peak = max(self.pages_saved_peak, logical - used)
+        self._waste_sum += tail / slots
+        self._sharing_sum += logical / used
+        self._busy_steps += 1
 
     def after_finish(self, metrics: RequestMetrics) -> None:
         """Take in the times of a request that has ended."""

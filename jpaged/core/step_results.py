@@ -8,7 +8,7 @@ Must not know: queues, budgets, how a sequence's pages and row are given back.
 from collections.abc import Callable
 
 from jpaged.core.beam import Candidate
-from jpaged.core.cache_manager import CacheManager
+from jpaged.core.caches import Cache
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
 from jpaged.core.request import FinishReason
@@ -18,7 +18,7 @@ End = Callable[[SequenceGroup, Sequence, FinishReason, int | str | None], None]
 
 
 def take_results(
-    plan: SchedulerOutput, made: PlanBuilder, result: StepResult, cache: CacheManager, end: End, now: float
+    plan: SchedulerOutput, made: PlanBuilder, result: StepResult, cache: Cache, end: End, now: float
 ) -> list[SequenceDelta]:
     """Index written pages, append tokens, advance beams, and call `end` for every sequence that has ended."""
     for row, target in zip(plan.rows, made.row_targets, strict=True):
@@ -33,6 +33,9 @@ def take_results(
         group, sequence, row_slot = target
         if sequence.row_slot != row_slot:
             continue  # it ended, or was aborted, while the step ran
+        if sequence.held_end is not None:
+            deltas += _pad(group, sequence, token_id, end)
+            continue
         logprobs = result.logprobs[i] if result.logprobs is not None else None
         if group.beam is not None:
             assert logprobs is not None, "a beam's result has its best continuations"
@@ -43,6 +46,9 @@ def take_results(
         first = group.metrics.first_token is None
         note_token(group, sequence, now)
         reason, stop_reason = end_of(group, sequence)
+        if reason is not None and group.batch is not None and sequence.num_outputs < group.batch.num_outputs:
+            sequence.held_end = (reason, stop_reason)
+            reason = stop_reason = None
         if reason is not None:
             end(group, sequence, reason, stop_reason)
         asked = first and group.request.params.prompt_logprobs is not None
@@ -55,6 +61,17 @@ def take_results(
     for group in searches.values():
         deltas += _advance_beams(group, cache, end, now)
     return deltas
+
+
+def _pad(group: SequenceGroup, sequence: Sequence, token_id: int, end: End) -> list[SequenceDelta]:
+    """Take a token that nobody asked for, of a sequence that waits for its static batch; its delta at the end."""
+    assert sequence.held_end is not None and group.batch is not None
+    sequence.token_ids.append(token_id)
+    if sequence.num_outputs < group.batch.num_outputs:
+        return []
+    reason, stop_reason = sequence.held_end
+    end(group, sequence, reason, stop_reason)
+    return [SequenceDelta(group.request.request_id, sequence.index, finish_reason=reason, stop_reason=stop_reason)]
 
 
 def note_token(group: SequenceGroup, sequence: Sequence, now: float) -> None:
@@ -77,7 +94,7 @@ def end_of(group: SequenceGroup, sequence: Sequence) -> tuple[FinishReason | Non
     return None, None
 
 
-def _advance_beams(group: SequenceGroup, cache: CacheManager, end: End, now: float) -> list[SequenceDelta]:
+def _advance_beams(group: SequenceGroup, cache: Cache, end: End, now: float) -> list[SequenceDelta]:
     """Once every beam has its result: the next beams take their seats, or the search is over."""
     beam, live = group.beam, group.live
     assert beam is not None
@@ -97,10 +114,11 @@ def _advance_beams(group: SequenceGroup, cache: CacheManager, end: End, now: flo
     return deltas
 
 
-def _take_seats(group: SequenceGroup, survivors: list[Candidate], cache: CacheManager) -> None:
+def _take_seats(group: SequenceGroup, survivors: list[Candidate], cache: Cache) -> None:
     """Each beam that lives on stays where it is; a further continuation of it takes the seat of one that does not.
 
-    A taken seat shares every page of its parent; the first write into the last of them copies it.
+    A taken seat has the KV of its parent: of the paged cache it shares every page, and the first write into the last
+    of them copies it; of a reserving one every page is copied.
     """
     live = {sequence.index: sequence for sequence in group.live}
     staying: dict[int, Candidate] = {}
@@ -111,12 +129,10 @@ def _take_seats(group: SequenceGroup, survivors: list[Candidate], cache: CacheMa
         else:
             staying[candidate.parent] = candidate
     free = [sequence for index, sequence in live.items() if index not in staying]
-    for sequence in free:
-        cache.release(sequence)
     for sequence, candidate in zip(free, moving, strict=True):
         parent = live[candidate.parent]
         sequence.token_ids = list(parent.token_ids)
-        cache.fork(parent, sequence)
+        cache.take_seat(parent, sequence)
     seats = [*((live[index], candidate) for index, candidate in staying.items()), *zip(free, moving, strict=True)]
     assert group.beam is not None
     for sequence, candidate in seats:
