@@ -9,76 +9,16 @@ import csv
 import random
 import re
 import reprlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 COLUMNS = ("prompt_tokens", "output_tokens")
 # Ordinary ids: the lowest are often special, the highest may be added ones.
 LOW_ID, HIGH_ID = 1000, 45000
-MAX_TOTAL = 2048
+# Data sets of the paper whose lengths `shaped` draws; prompt and output have less than 2048 tokens in all.
+SHAPES = ("alpaca", "sharegpt")
 _INTEGER = re.compile(r"\s*[0-9]{1,12}\s*")
-
-
-class _Lengths(NamedTuple):
-    """A distribution of token counts: one of `parts` by weight, drawn, rounded, drawn again outside of [low, high]."""
-
-    low: int
-    high: int
-    parts: tuple[tuple[float, Callable[[random.Random], float]], ...]
-
-    def draw(self, rng: random.Random) -> int:
-        while True:
-            pick, total = rng.random(), 0.0
-            for weight, part in self.parts:
-                total += weight
-                if pick < total or (weight, part) == self.parts[-1]:
-                    break
-            value = round(part(rng))
-            if self.low <= value <= self.high:
-                return value
-
-
-def _log_logistic(rng: random.Random, shape: float, scale: float) -> float:
-    u = rng.random()
-    return scale * (u / (1.0 - u)) ** (1.0 / shape)
-
-
-# Fits (maximum likelihood, means held) to the length distributions of the paper's Fig. 11, tokens of OPT's tokenizer:
-# means 161.3 / 338.0 (ShareGPT) and 19.3 / 58.5 (Alpaca); prompt and output are drawn independently.
-SHAPES: dict[str, tuple[_Lengths, _Lengths]] = {
-    "sharegpt": (
-        _Lengths(
-            1,
-            2046,
-            (
-                (0.44778, lambda rng: rng.lognormvariate(2.94370, 0.69967)),
-                (0.55222, lambda rng: rng.lognormvariate(5.04726, 1.91517)),
-            ),
-        ),
-        _Lengths(
-            1,
-            2046,
-            (
-                (0.67286, lambda rng: rng.gammavariate(0.94539, 350.963)),
-                (0.32714, lambda rng: rng.gammavariate(3.16833, 118.468)),
-            ),
-        ),
-    ),
-    "alpaca": (
-        _Lengths(6, 508, ((1.0, lambda rng: 5.5 + _log_logistic(rng, 2.66198, 10.84296)),)),
-        _Lengths(
-            1,
-            1470,
-            (
-                (0.32517, lambda rng: rng.gammavariate(1.82420, 6.79238)),
-                (0.67483, lambda rng: rng.gammavariate(2.02627, 39.78232)),
-            ),
-        ),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +68,10 @@ def fixed(
 
 def shaped(shape: str, num_prompts: int, vocab_size: int, seed: int) -> list[BenchRequest]:
     """`num_prompts` requests as long as those of the paper's "sharegpt" or "alpaca", below 2048 tokens in all."""
-    prompt, output = SHAPES[shape]
-    rng = random.Random(f"{shape}:{seed}")
-    lengths: list[tuple[int, int]] = []
-    while len(lengths) < num_prompts:
-        pair = prompt.draw(rng), output.draw(rng)
-        if sum(pair) < MAX_TOTAL:
-            lengths.append(pair)
+    # Drawing needs NumPy, which the flags of `jpaged bench` do not.
+    from jpaged.workloads.lengths import LENGTHS
+
+    lengths = list(islice(LENGTHS[shape](seed), num_prompts))
     return _draw(lengths, vocab_size, seed)
 
 

@@ -1,0 +1,103 @@
+"""What a run did, step by step, in one schema for simulated and real ones.
+
+Lives here: RunLog and STEP_COLUMNS; ObservedExecutor, which lets a log watch any executor.
+Promises: integers all through; a log changes no decision.
+Must not know: files, workloads, cost models.
+"""
+
+from collections.abc import Callable
+
+from jpaged.core.engine import Engine, Executor
+from jpaged.core.memory_use import MemoryUse, memory_use
+from jpaged.core.open_loop import TimedClock
+from jpaged.core.output import PageGrant, SchedulerOutput, StepResult
+from jpaged.core.plan_digest import PlanDigest
+from jpaged.sim.work import StepWork, work_of
+
+# A step starts at start_ns and its ids are there at end_ns. Slots are in the categories of MemoryUse.
+STEP_COLUMNS = (
+    "step",
+    "start_ns",
+    "end_ns",
+    *StepWork._fields,
+    "num_groups",
+    "num_sequences",
+    "num_preempted",
+    "pages_used",
+    "logical_pages",
+    *(f"{name}_slots" for name in MemoryUse._fields),
+)
+
+
+class ObservedExecutor:
+    """An executor whose steps are told to `observer` when they have run: plan, start and end in nanoseconds."""
+
+    def __init__(self, executor: Executor, clock: TimedClock) -> None:
+        self.executor = executor
+        self.observer: Callable[[SchedulerOutput, int, int], None] | None = None
+        self._clock = clock
+
+    def execute(self, plan: SchedulerOutput) -> StepResult:
+        """What the plan's samples gave."""
+        start_ns = self._clock.now_ns
+        result = self.executor.execute(plan)
+        if self.observer is not None:
+            self.observer(plan, start_ns, self._clock.now_ns)
+        return result
+
+
+class RunLog:
+    """One row of STEP_COLUMNS for each step of an engine, and the digest of its plans if `digest` is asked for."""
+
+    def __init__(self, engine: Engine, *, digest: bool = False) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.digest = PlanDigest() if digest else None
+        self._engine = engine
+        self._page_size = engine.scheduler.cache.page_size
+
+    def add(self, plan: SchedulerOutput, start_ns: int, end_ns: int) -> None:
+        """Take in a plan while the state behind it stands."""
+        if self.digest is not None:
+            self.digest.add(plan)
+        scheduler, stats = self._engine.scheduler, self._engine.stats
+        memory = memory_use(scheduler, stats.tail_slots)
+        self._append(
+            plan.step,
+            (start_ns, end_ns),
+            work_of(plan, self._page_size),
+            (len(scheduler.running), scheduler.num_running, len(plan.preempted)),
+            (scheduler.cache.num_used, stats.logical_pages),
+            memory,
+        )
+
+    def add_decode_step(
+        self,
+        step: int,
+        times_ns: tuple[int, int],
+        work: StepWork,
+        slots: tuple[int, ...],
+        grants: list[PageGrant],
+        pages: tuple[int, int],
+        memory: MemoryUse,
+    ) -> None:
+        """Take in a step in which the row slots each decode a token, and pages are granted; pages used, and logical."""
+        if self.digest is not None:
+            self.digest.add_decode_step(step, slots, grants)
+        self._append(step, times_ns, work, (work.decode_rows, work.decode_rows, 0), pages, memory)
+
+    def columns(self) -> dict[str, list[int]]:
+        """STEP_COLUMNS, a number for each step."""
+        if not self.rows:
+            return {name: [] for name in STEP_COLUMNS}
+        return {name: list(column) for name, column in zip(STEP_COLUMNS, zip(*self.rows, strict=True), strict=True)}
+
+    def _append(
+        self,
+        step: int,
+        times_ns: tuple[int, int],
+        work: StepWork,
+        counts: tuple[int, int, int],
+        pages: tuple[int, int],
+        memory: MemoryUse,
+    ) -> None:
+        self.rows.append((step, *times_ns, *work, *counts, *pages, *memory))
