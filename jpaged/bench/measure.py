@@ -9,8 +9,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import jax
 import numpy as np
 
 from jpaged.bench.workload import BenchRequest, check_fits
@@ -21,22 +23,30 @@ PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 def throughput(
-    llm: LLM, requests: list[BenchRequest], *, n: int = 1, num_warmups: int = 1, temperature: float = 0.0
+    llm: LLM,
+    requests: list[BenchRequest],
+    *,
+    n: int = 1,
+    num_warmups: int = 1,
+    temperature: float = 0.0,
+    during: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, Any]:
-    """All requests at once, to their full length; requests/s and tokens/s of the whole.
+    """All requests at once, to their full length; requests/s and tokens/s of the whole. It is run within `during()`.
 
     End-of-sequence ends nothing. Raises ValueError, before anything runs, if a request does not fit the engine.
     """
     prompts = [list(request.prompt_token_ids) for request in requests]
     params = _all_params(llm, requests, n, temperature)
-    llm.warm_up()
+    start_up = _start_up(llm, prompts[0])
     for _ in range(num_warmups):
         llm.generate(prompts[:1], params[:1], use_tqdm=False)
     llm.reset_prefix_cache()
     before = llm.stats()
-    start = time.perf_counter()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    elapsed = time.perf_counter() - start
+    idle, stages = llm.runner.idle_time, _host_stages(llm)
+    with during():
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        elapsed = time.perf_counter() - start
     after = llm.stats()
     num_output = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
     num_prompt = sum(len(prompt) for prompt in prompts)
@@ -53,13 +63,17 @@ def throughput(
         "output_tokens_per_second": num_output / elapsed,
         "num_steps": steps,
         "host_ms_per_step": host_ms / steps,
+        "host_stages_ms": {name: 1e3 * (s - stages.get(name, 0.0)) / steps for name, s in _host_stages(llm).items()},
+        "device_idle_share": (llm.runner.idle_time - idle) / elapsed,
         "compile_seconds": after["compile_seconds"],
         "compiled_programs": after["compiled_programs"],
         "num_preemptions": after["num_preemptions_recompute"] - before["num_preemptions_recompute"],
         "pages_total": after["pages_total"],
         "pages_used_peak": after["pages_used_peak"],
         "tail_waste_mean": after["tail_waste_mean"],
+        "start_up": start_up,
         "peak_memory_bytes": peak_memory(),
+        "known_memory_bytes": known_memory(llm),
     }
 
 
@@ -76,7 +90,7 @@ def latency(
     """One batch, several times: seconds from its start to the last token of its last request."""
     prompts = [list(request.prompt_token_ids) for request in requests]
     params = _all_params(llm, requests, n, temperature)
-    llm.warm_up()
+    start_up = _start_up(llm, prompts[0])
     latencies: list[float] = []
     for i in range(num_iters_warmup + num_iters):
         llm.reset_prefix_cache()
@@ -91,14 +105,13 @@ def latency(
         "latencies": latencies,
         "percentiles": {str(p): float(value) for p, value in zip(PERCENTILES, values, strict=True)},
         "compile_seconds": llm.stats()["compile_seconds"],
+        "start_up": start_up,
         "peak_memory_bytes": peak_memory(),
     }
 
 
 def peak_memory() -> dict[str, int]:
     """The most bytes used so far: the process's resident memory and, where the device tells, the device's."""
-    import jax
-
     # Linux counts in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
@@ -106,6 +119,42 @@ def peak_memory() -> dict[str, int]:
     if device is not None:
         peaks["device"] = device
     return peaks
+
+
+def known_memory(llm: LLM) -> dict[str, int]:
+    """Bytes of what the engine is known to hold: weights, page pool, and the temporaries of its greediest program."""
+    runner = llm.runner
+    return {
+        "weights": sum(leaf.nbytes for leaf in jax.tree.leaves(runner.params)),
+        "pool": runner.kv_pages.nbytes,
+        "temporaries": max(runner.programs.temp_bytes().values(), default=0),
+    }
+
+
+def _host_stages(llm: LLM) -> dict[str, float]:
+    """Seconds so far in each stage of the host's part of a step; "wait" is for the device."""
+    return {
+        "schedule": llm.engine.schedule_time,
+        **llm.runner.stages.seconds,
+        "update": llm.engine.update_time,
+    }
+
+
+def _start_up(llm: LLM, prompt: list[int]) -> dict[str, float | int]:
+    """Seconds until the engine was built, until one prompt had its first token, and until all programs were compiled;
+    and how many of the programs were on disk already."""
+    start = time.perf_counter()
+    llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=1, detokenize=False), use_tqdm=False)
+    first_token = time.perf_counter()
+    llm.warm_up()
+    programs = llm.runner.programs
+    return {
+        "load_seconds": llm.load_seconds,
+        "first_token_seconds": llm.load_seconds + first_token - start,
+        "warm_up_seconds": time.perf_counter() - first_token,
+        "num_programs": len(programs),
+        "num_programs_from_cache": programs.num_cached,
+    }
 
 
 def _all_params(llm: LLM, requests: list[BenchRequest], n: int, temperature: float) -> list[SamplingParams]:

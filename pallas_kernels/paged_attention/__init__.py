@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dispatch
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.paged_attention.tuned import DecodeTuning
+from pallas_kernels.paged_attention.tuned import DecodeTuning, tuning_for
 from pallas_kernels.scores import check_tables, checked_rule
 
 __all__ = ["DecodeTuning", "paged_attention"]
@@ -39,7 +39,8 @@ def paged_attention(
     how many newest tokens are seen, the current one included. `soft_cap` is c in `c * tanh(score / c)`.
     `alibi_slopes` are float32; the bias is `slope * (key position - query position)`, after the soft cap.
     Sums and softmax are float32. `implementation` is None (what `resolve` says), `reference`, `xla`, `triton` or
-    `mosaic_gpu`; docs/kernels.md says what each supports.
+    `mosaic_gpu`; docs/kernels.md says what each supports. `tuning` is None (what the table of the package says for the
+    shape and device, else the implementation's own rules) or sizes.
 
     Raises ValueError for shapes that do not fit together, NotImplementedError for what an implementation lacks.
     Source: PagedAttention, section 4.1 (Kwon et al., SOSP 2023).
@@ -49,4 +50,6 @@ def paged_attention(
     if q.shape[0] != block_tables.shape[0]:
         raise ValueError(f"q has {q.shape[0]} rows and block_tables has {block_tables.shape[0]}")
     attend = dispatch.load("paged_attention", implementation, interpret)
+    if tuning is None and not interpret:
+        tuning = tuning_for(dispatch.resolve("paged_attention", implementation), q, kv, block_tables.shape[1])
     return attend(q, kv.with_layers(), block_tables, context_lens, layer, rule, alibi_slopes, tuning=tuning)

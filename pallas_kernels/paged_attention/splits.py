@@ -15,8 +15,17 @@ _TOKENS_WORTH_A_SPLIT = 256
 
 def default_splits(num_programs: int, longest: int) -> int:
     """A power of two: enough programs to fill a large GPU four times over, but at least 256 tokens a split."""
-    useful = min(-(-_PROGRAMS_TO_FILL_A_GPU // num_programs), -(-longest // _TOKENS_WORTH_A_SPLIT), MOST_SPLITS)
-    return 1 << max(0, (useful - 1).bit_length())
+    wanted = min(-(-_PROGRAMS_TO_FILL_A_GPU // num_programs), MOST_SPLITS)
+    return min(_power_of_two(wanted), most_useful_splits(longest))
+
+
+def most_useful_splits(longest: int) -> int:
+    """A power of two: as many splits as a context of `longest` tokens has any use for."""
+    return _power_of_two(min(-(-longest // _TOKENS_WORTH_A_SPLIT), MOST_SPLITS))
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(0, (count - 1).bit_length())
 
 
 def merge(out: Float[Array, "B X *heads H"], log_total: Float[Array, "B X *heads"]) -> Float[Array, "B *heads H"]:

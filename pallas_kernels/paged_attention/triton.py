@@ -79,17 +79,23 @@ def paged_attention(
     return out[:, 0] if num_splits == 1 else splits.merge(out, log_total).astype(q.dtype)
 
 
-def _sizes(tuning: DecodeTuning | None, q: Array, block_tables: Array, kv: KVPages) -> tuple[int, int, int, int]:
-    tuning = tuning or DecodeTuning()
+def own_tuning(dtype: jnp.dtype) -> DecodeTuning:
+    """What this kernel takes where nobody says otherwise, by the dtype of its products; splits go by the call."""
     # Float32 tiles of 64 tokens and 128 elements spill registers.
-    block = tuning.block_tokens or (32 if key_dtype(q.dtype, kv.k.dtype) == jnp.float32 else 64)
+    return DecodeTuning(block_tokens=32 if dtype == jnp.float32 else 64, num_warps=4, num_stages=5)
+
+
+def _sizes(tuning: DecodeTuning | None, q: Array, block_tables: Array, kv: KVPages) -> tuple[int, int, int, int]:
+    tuning, own = tuning or DecodeTuning(), own_tuning(key_dtype(q.dtype, kv.k.dtype))
+    block = tuning.block_tokens or own.block_tokens
     longest = block_tables.shape[1] * kv.page_size
     num_splits = tuning.splits or splits.default_splits(q.shape[0] * kv.num_kv_heads, longest)
-    num_warps = tuning.num_warps or 4
+    num_warps, num_stages = tuning.num_warps or own.num_warps, tuning.num_stages or own.num_stages
+    assert block and num_warps and num_stages
     triton_call.check_sizes(block_tokens=block, splits=num_splits, num_warps=num_warps)
     if block < triton_call.SMALLEST_DOT:
         raise ValueError(f"block_tokens={block} must be at least {triton_call.SMALLEST_DOT}, the smallest Triton dot")
-    return block, num_splits, num_warps, tuning.num_stages or 5
+    return block, num_splits, num_warps, num_stages
 
 
 def _attend_split(

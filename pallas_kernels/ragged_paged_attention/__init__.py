@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dispatch
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
+from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning, tuning_for
 from pallas_kernels.scores import check_tables, checked_rule
 
 __all__ = ["RaggedTuning", "ragged_paged_attention"]
@@ -51,5 +51,7 @@ def ragged_paged_attention(
             f"got {query_starts.dtype}{list(query_starts.shape)}"
         )
     attend = dispatch.load("ragged_paged_attention", implementation, interpret)
+    if tuning is None and not interpret:
+        tuning = tuning_for(dispatch.resolve("ragged_paged_attention", implementation), q, kv)
     pool = kv.with_layers()
     return attend(q, pool, block_tables, context_lens, query_starts, layer, rule, alibi_slopes, tuning=tuning)

@@ -80,22 +80,29 @@ def ragged_paged_attention(
     return jnp.where(owned[:, None, None], out, 0)
 
 
-def _sizes(tuning: RaggedTuning | None, group: int, head_dim: int, dtype: jnp.dtype) -> tuple[int, int, int, int]:
-    tuning = tuning or RaggedTuning()
-    group_lanes = triton_call.power_of_two(group)
+def own_tuning(group: int, head_dim: int, dtype: jnp.dtype) -> RaggedTuning:
+    """What this kernel takes where nobody says otherwise: heads a kv head, elements a head, dtype of its products."""
     # Float32 tiles of 64 rows and 128 elements spill registers.
     tile = 32 if dtype == jnp.float32 else 64
-    block_queries = tuning.block_queries or max(1, tile // group_lanes)
-    block_tokens = tuning.block_tokens or tile
     # 64 query rows of 128 elements need 8 warps on A100 to stay clear of register spills.
-    num_warps = tuning.num_warps or (8 if head_dim >= 128 else 4)
+    num_warps = 8 if head_dim >= 128 else 4
+    block_queries = max(1, tile // triton_call.power_of_two(group))
+    return RaggedTuning(block_queries=block_queries, block_tokens=tile, num_warps=num_warps, num_stages=3)
+
+
+def _sizes(tuning: RaggedTuning | None, group: int, head_dim: int, dtype: jnp.dtype) -> tuple[int, int, int, int]:
+    tuning, own = tuning or RaggedTuning(), own_tuning(group, head_dim, dtype)
+    group_lanes = triton_call.power_of_two(group)
+    block_queries, block_tokens = tuning.block_queries or own.block_queries, tuning.block_tokens or own.block_tokens
+    num_warps, num_stages = tuning.num_warps or own.num_warps, tuning.num_stages or own.num_stages
+    assert block_queries and block_tokens and num_warps and num_stages
     triton_call.check_sizes(block_queries=block_queries, block_tokens=block_tokens, num_warps=num_warps)
     if min(block_queries * group_lanes, block_tokens) < triton_call.SMALLEST_DOT:
         raise ValueError(
             f"block_queries={block_queries} times {group_lanes} heads a group and block_tokens={block_tokens} "
             f"must be at least {triton_call.SMALLEST_DOT}, the smallest Triton dot"
         )
-    return block_queries, block_tokens, num_warps, tuning.num_stages or 3
+    return block_queries, block_tokens, num_warps, num_stages
 
 
 def _attend_block(

@@ -1,0 +1,60 @@
+"""How kernels are timed.
+
+Lives here: Timing, and `alternate`, which times several ways of doing the same in turns.
+Promises: every way is compiled and run before the clock starts; what disturbs the machine disturbs all of them.
+Must not know: what is timed.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds a call: the median of `repeats`, and the tenth and ninetieth percentile."""
+
+    seconds: float
+    low: float
+    high: float
+    repeats: int
+
+
+def alternate(
+    runs: Mapping[str, Callable[[], Any]], *, repeats: int = 11, sample_seconds: float = 4e-3, budget: float = 30.0
+) -> dict[str, Timing]:
+    """The time of a call of each run, taken in turns A B C, C B A, ..., after a call of each that is not timed.
+
+    A sample is as many calls as take `sample_seconds`. `budget` bounds the whole: fewer repeats then, three at least.
+    """
+    calls: dict[str, int] = {}
+    round_seconds = 0.0
+    for name, run in runs.items():
+        jax.block_until_ready(run())
+        once = min(_sample(run, 1) for _ in range(2))
+        calls[name] = max(1, min(200, round(sample_seconds / max(once, 1e-7))))
+        round_seconds += calls[name] * once
+    repeats = max(3, min(repeats, int(budget / max(round_seconds, 1e-9))))
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for i in range(repeats):
+        for name in names if i % 2 == 0 else reversed(names):
+            samples[name].append(_sample(runs[name], calls[name]))
+    return {name: _timing(values) for name, values in samples.items()}
+
+
+def _sample(run: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = run()
+    jax.block_until_ready(result)
+    return (time.perf_counter() - start) / calls
+
+
+def _timing(values: list[float]) -> Timing:
+    cuts = quantiles(values, n=10, method="inclusive")
+    return Timing(median(values), cuts[0], cuts[-1], len(values))

@@ -1,0 +1,156 @@
+"""`python -m jpaged.gpu_check`: its flags.
+
+Lives here: the command.
+Promises: exit code 0 when every check is right, 1 when one is not, 2 for a user's mistake and where there is no GPU.
+Must not know: what a section does.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jpaged.gpu_check.sections import Report, Section, SectionRun, run_sections
+
+SECONDS = {
+    "device": 30.0, "correctness": 75.0, "correctness_mosaic": 45.0, "autotune": 90.0, "kernels": 60.0,
+    "engine": 110.0, "swap": 35.0, "page_sizes": 70.0,
+}  # fmt: skip
+"""Most seconds of each section, in the order in which they run."""
+# Nobody waits for an H200 there, and the machine may be a small one with other work.
+_REHEARSAL_TAKES = 4
+
+
+def _section(name: str) -> Section:
+    from jpaged.gpu_check import autotune, correctness, device, engine, kernels
+
+    return {
+        "device": device.check_device,
+        "correctness": functools.partial(correctness.check_correctness, implementations=["triton"]),
+        "correctness_mosaic": functools.partial(correctness.check_correctness, implementations=["mosaic_gpu"]),
+        "autotune": autotune.autotune,
+        "kernels": kernels.bench,
+        "engine": engine.check_engine,
+        "swap": engine.check_swap,
+        "page_sizes": engine.sweep_page_sizes,
+    }[name]
+
+
+@click.command("gpu-check")
+@click.option("--platform", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True)
+@click.option("--tiny", is_flag=True, help="Rehearse: smallest shapes, kernels interpreted; goes with --platform cpu.")
+@click.option("--budget", type=float, default=None, help="Seconds in all; default: 440, in a rehearsal 1800.")
+@click.option("--sections", default=",".join(SECONDS), help="Some of the sections: a list.")
+@click.option("--output", type=click.Path(path_type=Path), help="JSON; default: $OUT or runs/gpu-check, by time.")
+@click.option(
+    "--write-tuned", type=click.Path(path_type=Path), help="Put the best sizes of such a JSON into the tables."
+)
+@click.option("--section", type=click.Choice(list(SECONDS)), hidden=True)
+@click.option("--seconds", type=float, hidden=True)
+@click.option("--report", type=click.Path(path_type=Path), hidden=True)
+@click.option("--part", type=click.Path(path_type=Path), hidden=True)
+def main(
+    platform: str, tiny: bool, budget: float | None, sections: str, output: Path | None, write_tuned: Path | None,
+    section: str | None, seconds: float | None, report: Path | None, part: Path | None,
+) -> None:  # fmt: skip
+    """Check and measure every kernel and the engine on the GPU of this machine; under eight minutes."""
+    try:
+        if write_tuned is not None:
+            _write_tuned(write_tuned)
+            return
+        if tiny != (platform == "cpu"):
+            raise ValueError("--tiny and --platform cpu go together: a rehearsal, in which kernels are interpreted")
+        if platform == "cpu":
+            os.environ["JAX_PLATFORMS"] = "cpu"
+        if section is not None:
+            assert seconds is not None and report is not None and part is not None
+            before = json.loads(report.read_text())["sections"]
+            run = SectionRun(tiny=tiny, seconds=seconds, before=before, target=part)
+            _section(section)(run)
+            run.flush()
+            return
+        sys.exit(_run(_names(sections), tiny, budget, output))
+    except ValueError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in SECONDS:
+            raise ValueError(f"sections={text!r}: {name!r} is none; choose of {', '.join(SECONDS)}")
+    return [name for name in SECONDS if name in names]
+
+
+def _run(names: list[str], tiny: bool, budget: float | None, output: Path | None) -> int:
+    from jpaged.gpu_check.summary import num_wrong, summary
+
+    if budget is None:
+        budget = 1800.0 if tiny else 440.0
+    if budget <= 0:
+        raise ValueError(f"budget={budget}: must be above 0 seconds")
+    document: dict[str, Any] = {"tiny": tiny, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **_device(tiny)}
+    document["sections"] = {}
+    report = Report(_target(output), document)
+    report.flush()
+    click.echo(f"{document['device']}, JAX {document['jax']}; results go to {report.path}")
+    arguments = ["--platform", "cpu", "--tiny"] if tiny else []
+    run_sections(
+        report,
+        [(name, SECONDS[name] * (_REHEARSAL_TAKES if tiny else 1)) for name in names],
+        budget=budget,
+        arguments=arguments,
+        on_section=lambda name, entry: click.echo(f"{name}: {entry['status']} in {entry['seconds']:.0f} s"),
+    )
+    document["num_wrong"] = num_wrong(document)
+    document["failed_sections"] = [n for n, entry in document["sections"].items() if entry["status"] != "done"]
+    report.flush()
+    click.echo(f"\n{summary(document)}")
+    return 1 if document["num_wrong"] else 0
+
+
+def _device(tiny: bool) -> dict[str, Any]:
+    """The device, asked for by a process that gives it back at once: two processes do not share a GPU's memory."""
+    import subprocess
+
+    question = "import jax, json; d = jax.devices()[0]; print(json.dumps([d.platform, d.device_kind, jax.__version__]))"
+    asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise ValueError(f"JAX finds no device here: {asked.stderr.strip().splitlines()[-1:]}")
+    platform, kind, version = json.loads(asked.stdout.splitlines()[-1])
+    if platform == "cpu" and not tiny:
+        raise ValueError(
+            "there is no GPU that JAX can use on this machine (JAX_PLATFORMS="
+            f"{os.environ.get('JAX_PLATFORMS')!r}, JAX {version}). Run it where there is one, with "
+            "pip install 'jpaged[cuda12]', or rehearse: --platform cpu --tiny"
+        )
+    return {"device": f"{platform}: {kind}", "jax": version}
+
+
+def _target(output: Path | None) -> Path:
+    if output is None:
+        folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else Path("runs") / "gpu-check"
+        output = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.touch()
+    except OSError as error:
+        raise ValueError(f"output={output}: no file can be written there: {error.strerror}; check the path") from None
+    return output.resolve()
+
+
+def _write_tuned(path: Path) -> None:
+    from jpaged.gpu_check.tuned_tables import write_tuned
+
+    for operation, count in write_tuned(path).items():
+        click.echo(f"{operation}: {count} measured entries")
+
+
+if __name__ == "__main__":
+    main()

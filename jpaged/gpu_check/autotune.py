@@ -1,0 +1,154 @@
+"""The section `autotune`: which sizes are best for the main shapes.
+
+Lives here: the candidates, `autotune`.
+Promises: sizes whose output differs from the default's are never best; every time measured is in the result.
+Must not know: tables of sizes and where they lie.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
+from jpaged.bench.kernels_timing import alternate
+from jpaged.gpu_check.compiling import compile_all
+from jpaged.gpu_check.correctness import ALLOWED
+from jpaged.gpu_check.sections import SectionRun
+from pallas_kernels import paged_attention, ragged_paged_attention
+from pallas_kernels.paged_attention import DecodeTuning
+from pallas_kernels.ragged_paged_attention import RaggedTuning
+from pallas_kernels.tuning_table import TunedEntry, plain_entry
+
+_OPERATIONS = {"decode": "paged_attention", "ragged": "ragged_paged_attention"}
+_AT_ONCE = 48
+"""Candidates that are timed in turns; all are compiled first, several at a time."""
+
+
+def autotune(run: SectionRun) -> None:
+    """`trials`: each shape's candidates with their times; `best`: by operation, entries for a table of sizes."""
+    run.found |= {"trials": [], "best": {name: [] for name in _OPERATIONS.values()}}
+    for implementation, point in _tiny_shapes() if run.tiny else _shapes():
+        what = f"{implementation} {point.operation} {point.heads} batch {point.batch}"
+        if not run.has_time(what, needed=4.0 if run.tiny else 12.0):
+            continue
+        trials = _try_all(run, implementation, point)
+        run.found["trials"].append({"shape": what, "candidates": trials})
+        timed = [trial for trial in trials if "seconds" in trial]
+        if timed:
+            best = min(timed, key=lambda trial: trial["seconds"])
+            run.found["best"][_OPERATIONS[point.operation]].append(_entry(implementation, point, best))
+        run.flush()
+
+
+def _shapes() -> Iterator[tuple[str, Point]]:
+    llama, opt, small = HeadShape(32, 8, 128), HeadShape(40, 40, 128), HeadShape(9, 3, 64)
+    common: dict[str, Any] = {"page_size": 16, "dtype": "bfloat16", "layers": 4}
+    for heads, batch in product((llama, opt, small), (32, 8)):
+        yield "triton", Point(operation="decode", batch=batch, context=2048, heads=heads, **common)
+    for heads in (llama, opt, small):
+        yield "triton", Point(operation="ragged", batch=4, context=1024, queries=128, heads=heads, **common)
+    yield "mosaic_gpu", Point(operation="decode", batch=32, context=2048, heads=llama, **common)
+    yield "mosaic_gpu", Point(operation="ragged", batch=4, context=1024, queries=128, heads=llama, **common)
+
+
+def _tiny_shapes() -> Iterator[tuple[str, Point]]:
+    small: dict[str, Any] = {"page_size": 16, "batch": 2, "context": 40, "heads": HeadShape(4, 2, 16), "layers": 1}
+    yield "triton", Point(operation="decode", **small)
+    yield "triton", Point(operation="ragged", queries=6, **small)
+
+
+def _candidates(implementation: str, operation: str, tiny: bool) -> list[Any]:
+    if tiny:
+        record = DecodeTuning if operation == "decode" else RaggedTuning
+        return [None, record(block_tokens=16)]
+    found: list[Any] = [None]
+    if implementation == "mosaic_gpu":
+        record = DecodeTuning if operation == "decode" else RaggedTuning
+        return found + [record(block_tokens=b, num_stages=s) for b, s in ((64, 2), (64, 3), (64, 4), (128, 2))]
+    if operation == "decode":
+        return found + [
+            DecodeTuning(block_tokens=b, num_warps=w, num_stages=s)
+            for b, w, s in product((32, 64, 128), (2, 4, 8), (2, 3, 5))
+        ]
+    return found + [
+        RaggedTuning(block_queries=q, block_tokens=b, num_warps=w, num_stages=s)
+        for q, b, w, s in product((16, 32, 64), (32, 64, 128), (4, 8), (2, 3))
+    ]
+
+
+def _try_all(run: SectionRun, implementation: str, point: Point) -> list[dict[str, Any]]:
+    """The candidates, and for decode the best of them with other numbers of splits."""
+    arrays = arrays_of(point)
+    candidates = _candidates(implementation, point.operation, run.tiny)
+    trials = _try(run, implementation, point, arrays, candidates)
+    timed = [trial for trial in trials if "seconds" in trial]
+    if point.operation == "decode" and timed and not run.tiny and run.left > 5:
+        best = min(timed, key=lambda trial: trial["seconds"])["tuning"]
+        again = [DecodeTuning(**best | {"splits": splits}) for splits in (1, 2, 4, 8, 16)]
+        trials += _try(run, implementation, point, arrays, again)
+    return trials
+
+
+def _try(
+    run: SectionRun, implementation: str, point: Point, arrays: Arrays, candidates: list[Any]
+) -> list[dict[str, Any]]:
+    names = [str(i) for i in range(len(candidates))]
+    programs = compile_all(
+        {name: (_program(point, implementation, tuning, run.tiny), (arrays,))
+         for name, tuning in zip(names, candidates, strict=True)}
+    )  # fmt: skip
+    trials: list[dict[str, Any]] = [{"tuning": _plain(tuning)} for tuning in candidates]
+    runs: dict[str, Callable[[], Any]] = {}
+    right = None
+    for name, trial in zip(names, trials, strict=True):
+        try:
+            program = programs[name]
+            if isinstance(program, Exception):
+                raise program
+            out = program(arrays).astype(jnp.float32)
+            right = out if right is None else right
+            difference = float(jnp.abs(out - right).max())
+            if not difference <= ALLOWED[point.dtype]:
+                raise AssertionError(f"its output is {difference:.2g} off that of the first")
+            runs[name] = lambda program=program: program(arrays)
+        except Exception as error:
+            trial["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+    for first in range(0, len(runs), _AT_ONCE):
+        part = dict(list(runs.items())[first : first + _AT_ONCE])
+        for name, timing in alternate(part, repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4)).items():
+            trials[int(name)] |= {"seconds": timing.seconds / point.layers, "seconds_low": timing.low / point.layers}
+    return trials
+
+
+def _program(point: Point, implementation: str, tuning: Any, interpret: bool) -> Callable[[Arrays], jax.Array]:
+    how: dict[str, Any] = {"implementation": implementation, "interpret": interpret, "tuning": tuning}
+
+    def chain(a: Arrays) -> jax.Array:
+        q = a.q
+        for layer in range(point.layers):
+            if point.operation == "decode":
+                q = paged_attention(q, a.kv, a.block_tables, a.context_lens, layer=layer, **how)
+            else:
+                q = ragged_paged_attention(q, a.kv, a.block_tables, a.context_lens, a.query_starts, layer=layer, **how)
+        return q
+
+    return chain
+
+
+def _plain(tuning: Any) -> dict[str, int]:
+    return {} if tuning is None else {name: value for name, value in asdict(tuning).items() if value is not None}
+
+
+def _entry(implementation: str, point: Point, best: dict[str, Any]) -> dict[str, Any]:
+    record = DecodeTuning if point.operation == "decode" else RaggedTuning
+    entry = TunedEntry(
+        device_kind=jax.devices()[0].device_kind, implementation=implementation, dtype=point.dtype,
+        kv_dtype=point.pool_dtype.name, num_heads=point.heads.num_heads, num_kv_heads=point.heads.num_kv_heads,
+        head_dim=point.heads.head_dim, page_size=point.page_size, rows=point.batch * point.queries,
+        tuning=record(**best["tuning"]), source="measured", seconds=best["seconds"], jax=jax.__version__,
+    )  # fmt: skip
+    return plain_entry(entry)

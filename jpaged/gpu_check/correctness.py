@@ -1,0 +1,206 @@
+"""The sections `correctness` and `correctness_mosaic`: every GPU kernel against the reference.
+
+Lives here: the cases, and `check_correctness`.
+Promises: garbage lies wherever a kernel must not look; writes and copies are compared byte for byte.
+Must not know: speed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jpaged.gpu_check.compiling import compile_all
+from jpaged.gpu_check.sections import SectionRun
+from pallas_kernels import KVPages, allocate, copy_pages, paged_attention, ragged_paged_attention, write_kv
+
+LAYER, LAYERS = 1, 2
+# Largest difference from float32 sums, for values of deviation 1: roundings of the output and of the weights.
+ALLOWED = {"float32": 2e-5, "bfloat16": 4e-2, "float16": 6e-3}
+Heads = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One kernel on one shape. `num_queries`: newest tokens of each row that ask."""
+
+    operation: str
+    implementation: str
+    heads: Heads = (9, 3, 64)
+    dtype: str = "bfloat16"
+    kv_dtype: str | None = None
+    page_size: int = 16
+    lengths: tuple[int, ...] = (1, 300, 0, 64, 1025, 17)
+    num_queries: tuple[int, ...] = (1, 130, 0, 64, 1, 5)
+    options: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others."""
+        heads = "x".join(map(str, self.heads))
+        options = "".join(f", {name}={value}" for name, value in self.options)
+        pool = f", pool {self.kv_dtype}" if self.kv_dtype else ""
+        return f"{self.operation} {self.implementation}: {heads} {self.dtype}{pool}, pages of {self.page_size}{options}"
+
+
+def check_correctness(run: SectionRun, implementations: Sequence[str]) -> None:
+    """`checks`: one entry each; `num_right`, `num_wrong` (a kernel that fails is wrong) and `num_absent`."""
+    run.found |= {"num_right": 0, "num_wrong": 0, "num_absent": 0, "checks": []}
+    checks = [check for name in implementations for check in (_tiny_checks(name) if run.tiny else _checks(name))]
+    together = 4 if run.tiny else 16
+    for first in range(0, len(checks), together):
+        part = checks[first : first + together]
+        if not run.has_time(f"{len(checks) - first} checks", needed=2.0):
+            break
+        for entry in _results(part, interpret=run.tiny):
+            run.found["checks"].append(entry)
+            run.found[f"num_{entry['outcome']}"] += 1
+        run.flush()
+
+
+def _checks(implementation: str) -> Iterator[Check]:
+    decode, ragged = ("paged_attention", implementation), ("ragged_paged_attention", implementation)
+    llama, opt = (32, 8, 128), (8, 8, 128)
+    for base in (decode, ragged):
+        for heads in ((9, 3, 64), llama, opt):
+            yield from (Check(*base, heads, dtype) for dtype in ("bfloat16", "float16"))
+        yield from (Check(*base, llama, page_size=size) for size in (8, 32, 256))
+        yield from (Check(*base, llama, options=(option,)) for option in (("window", 40), ("soft_cap", 5.0)))
+    if implementation == "mosaic_gpu":
+        return
+    for base in (decode, ragged):
+        yield from (Check(*base, heads, "float32") for heads in ((9, 3, 64), llama))
+        yield from (Check(*base, llama, kv_dtype=kv) for kv in ("int8", "float8_e4m3fn", "float8_e5m2"))
+        yield Check(*base, (9, 3, 64), "float32", "int8")
+        yield from (Check(*base, page_size=size) for size in (1, 24))
+        yield Check(*base, (12, 4, 80))
+    for operation in ("write_kv", "copy_pages"):
+        for kv in ("float32", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2"):
+            yield from (Check(operation, implementation, heads, kv_dtype=kv) for heads in ((9, 3, 64), llama))
+        yield Check(operation, implementation, page_size=24)
+
+
+def _tiny_checks(implementation: str) -> Iterator[Check]:
+    small: dict[str, Any] = {"lengths": (1, 20, 0), "num_queries": (1, 6, 0)}
+    if implementation == "mosaic_gpu":
+        yield Check("paged_attention", implementation, (2, 1, 64), **small)
+        return
+    for operation in ("paged_attention", "ragged_paged_attention"):
+        yield Check(operation, implementation, (4, 2, 16), "float32", **small)
+        yield Check(operation, implementation, (4, 2, 16), "bfloat16", "int8", **small)
+    for operation in ("write_kv", "copy_pages"):
+        yield from (Check(operation, implementation, (4, 2, 16), kv_dtype=kv, **small) for kv in ("bfloat16", "int8"))
+
+
+def _results(checks: Sequence[Check], interpret: bool) -> Iterator[dict[str, Any]]:
+    arguments = {check.name: _arguments(check) for check in checks}
+    programs: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    for check in checks:
+        interpreted = interpret and check.implementation in ("triton", "mosaic_gpu")
+        call = _call(check, {"implementation": check.implementation, "interpret": interpreted})
+        programs[check.name] = (call, arguments[check.name])
+        programs[f"{check.name}, reference"] = (_call(check, {"implementation": "reference"}), arguments[check.name])
+    compiled = compile_all(programs)
+    for check in checks:
+        outcome = _outcome(check, compiled[check.name], compiled[f"{check.name}, reference"], arguments.pop(check.name))
+        yield {"name": check.name, "operation": check.operation, "implementation": check.implementation} | outcome
+
+
+def _outcome(check: Check, program: Any, reference: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    if isinstance(program, NotImplementedError):
+        return {"outcome": "absent", "error": str(program)[:400]}
+    try:
+        for each in (program, reference):
+            if isinstance(each, Exception):
+                raise each
+        got, right = jax.block_until_ready((program(*arguments), reference(*arguments)))
+    except Exception as error:
+        return {"outcome": "wrong", "error": f"{type(error).__name__}: {str(error)[:1000]}"}
+    if isinstance(got, KVPages):
+        same = [bool((_bytes(a) == _bytes(b)).all()) for a, b in zip(_arrays(got), _arrays(right), strict=True)]
+        return {"outcome": "right" if all(same) else "wrong", "same_bytes": same}
+    difference = float(np.abs(np.asarray(got, np.float64) - np.asarray(right, np.float64)).max())
+    # A comparison with NaN is false, so that a NaN is wrong.
+    return {
+        "outcome": "right" if difference <= _allowed(check) else "wrong",
+        "difference": difference,
+        "allowed": _allowed(check),
+    }
+
+
+def _allowed(check: Check) -> float:
+    # 16-bit queries of a quantised pool weigh values in bfloat16.
+    quantised = check.kv_dtype is not None and check.dtype != "float32"
+    return ALLOWED["bfloat16" if quantised else check.dtype]
+
+
+def _arrays(pool: KVPages) -> list[jax.Array]:
+    return [array for array in pool if array is not None]
+
+
+def _bytes(array: jax.Array) -> np.ndarray:
+    return np.asarray(array).view(np.uint8)
+
+
+def _call(check: Check, how: dict[str, Any]) -> Any:
+    options = dict(check.options)
+    if "window" in options:
+        options["window"] = int(options["window"])
+    if check.operation == "paged_attention":
+        return lambda q, kv, tables, lengths: paged_attention(q, kv, tables, lengths, layer=LAYER, **options, **how)
+    if check.operation == "ragged_paged_attention":
+        return lambda *arrays: ragged_paged_attention(*arrays, layer=LAYER, **options, **how)
+    if check.operation == "write_kv":
+        return lambda kv, k, v, slots: write_kv(kv, k, v, slots, layer=LAYER, **how)
+    return lambda kv, src, dst: copy_pages(kv, src, dst, **how)
+
+
+def _arguments(check: Check) -> tuple[Any, ...]:
+    rng = np.random.default_rng(0)
+    heads, kv_heads, head_dim = check.heads
+    lengths = np.array(check.lengths, np.int32)
+    pages_of = -(-lengths // check.page_size)
+    num_pages = 3 + int(pages_of.sum())
+    order = 1 + rng.permutation(num_pages - 1)
+    # Past a row's end a table may hold anything, even what is no page.
+    tables = np.full((len(lengths), max(pages_of) + 1), 10**6, np.int32)
+    slots = []
+    for row, (length, count) in enumerate(zip(lengths, pages_of, strict=True)):
+        tables[row, :count], order = order[:count], order[count:]
+        position = np.arange(length)
+        slots.append(tables[row, position // check.page_size] * check.page_size + position % check.page_size)
+    slots = np.concatenate(slots).astype(np.int32)
+    k, v = (jnp.asarray(rng.standard_normal((slots.size, kv_heads, head_dim)), check.dtype) for _ in range(2))
+    pool = _garbage(allocate(LAYERS, num_pages, check.page_size, kv_heads, head_dim, check.kv_dtype or check.dtype))
+    if check.operation == "write_kv":
+        # Slots past the layer and before it are dropped.
+        outside = np.array([pool.num_slots, -1, pool.num_slots + 5], np.int32)
+        return (
+            pool,
+            jnp.pad(k, ((0, 3), (0, 0), (0, 0))),
+            jnp.pad(v, ((0, 3), (0, 0), (0, 0))),
+            np.append(slots, outside),
+        )
+    pool = write_kv(pool, k, v, jnp.asarray(slots), layer=LAYER, implementation="reference")
+    if check.operation == "copy_pages":
+        return pool, jnp.array([1, 0, 2], jnp.int32), jnp.array([num_pages - 1, 0, num_pages - 2], jnp.int32)
+    counts = np.minimum(lengths, 1) if check.operation == "paged_attention" else np.array(check.num_queries)
+    num_queries = len(lengths) if check.operation == "paged_attention" else int(counts.sum()) + 3
+    q = jnp.asarray(rng.standard_normal((num_queries, heads, head_dim)), check.dtype)
+    arrays = (q, pool, jnp.asarray(tables), jnp.asarray(lengths))
+    if check.operation == "paged_attention":
+        return arrays
+    return (*arrays, jnp.asarray(np.cumsum([0, *counts]), jnp.int32))
+
+
+def _garbage(pool: KVPages) -> KVPages:
+    """The pool full of NaN; integers full of their largest, with scales of NaN."""
+
+    def fill(array: jax.Array) -> jax.Array:
+        whole = jnp.issubdtype(array.dtype, jnp.integer)
+        return jnp.full_like(array, jnp.iinfo(array.dtype).max if whole else jnp.nan)
+
+    return jax.tree.map(fill, pool)

@@ -1,0 +1,71 @@
+"""The section `device`: what the machine is, and what it can do at most.
+
+Lives here: `check_device`.
+Promises: the bandwidth and the rate are measured here and now; data sheets are not asked.
+Must not know: kernels.
+"""
+
+import os
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jpaged.bench.kernels_timing import alternate
+from jpaged.gpu_check.sections import SectionRun
+
+COPY_BYTES, MATRIX = 2 * 2**30, 8192
+_MULTIPLICATIONS = 8
+
+
+def check_device(run: SectionRun) -> None:
+    """`copy_gb_per_second` (bytes read and written) and `matmul_tflops`, beside what the machine says of itself."""
+    device = jax.devices()[0]
+    run.found |= {
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "num_devices": jax.device_count(),
+        "compute_capability": getattr(device, "compute_capability", None),
+        "memory": device.memory_stats() or {},
+        "jax": jax.__version__,
+        "jaxlib": version("jaxlib"),
+        "python": platform.python_version(),
+        "backend": device.client.platform_version,
+        "cpu_cores": os.cpu_count(),
+    }
+    run.flush()
+    run.found |= copy_rate(2**22 if run.tiny else COPY_BYTES)
+    run.flush()
+    run.found |= matmul_rate(256 if run.tiny else MATRIX)
+
+
+def copy_rate(size: int) -> dict[str, Any]:
+    """GB/s of a copy of `size` bytes, bytes read and bytes written together."""
+    source = jnp.ones(size // 2, jnp.bfloat16)
+    program = jax.jit(lambda source, target: lax.optimization_barrier(source), donate_argnums=1, keep_unused=True)
+    held = [jnp.zeros_like(source)]
+
+    def copy() -> jax.Array:
+        held[0] = program(source, held[0])
+        return held[0]
+
+    timing = alternate({"copy": copy}, repeats=15)["copy"]
+    return {"copy_bytes": size, "copy_seconds": timing.seconds, "copy_gb_per_second": 2 * size / timing.seconds / 1e9}
+
+
+def matmul_rate(width: int) -> dict[str, Any]:
+    """Tflop/s of a chain of square bfloat16 products."""
+    weights = jax.random.normal(jax.random.key(0), (width, width), jnp.bfloat16) * width**-0.5
+
+    @jax.jit
+    def chain(x: jax.Array) -> jax.Array:
+        for _ in range(_MULTIPLICATIONS):
+            x = x @ weights
+        return x
+
+    timing = alternate({"matmul": lambda: chain(weights)}, repeats=9)["matmul"]
+    seconds = timing.seconds / _MULTIPLICATIONS
+    return {"matmul_width": width, "matmul_seconds": seconds, "matmul_tflops": 2 * width**3 / seconds / 1e12}

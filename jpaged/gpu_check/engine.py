@@ -1,0 +1,165 @@
+"""The sections `engine`, `page_sizes` and `swap`: the whole engine, on random weights of a model's shape.
+
+Lives here: check_engine, sweep_page_sizes, check_swap.
+Promises: a step's time is that of decode steps alone, prompts cached and programs compiled before.
+Must not know: how the engine works inside.
+"""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from jpaged.core.sampling_params import SamplingParams
+from jpaged.gpu_check.sections import SectionRun
+from jpaged.llm import LLM
+from jpaged.runtime.programs import ProgramTable
+from jpaged.runtime.swap import HostPages
+from pallas_kernels import KVPages
+
+MODEL, SMALL_MODEL, TINY_MODEL = "llama-3-8b", "opt-1.3b", "smollm2-135m"
+
+
+def check_engine(run: SectionRun) -> None:
+    """`batches`: milliseconds a step beside the bytes it must read over the bandwidth that `device` measured."""
+    largest, prompt = (4, 20) if run.tiny else (128, 256)
+    llm = _llm(run, TINY_MODEL if run.tiny else MODEL, rows=largest, length=prompt + 64)
+    run.found |= _about(llm) | {"load_seconds": run.seconds - run.left, "batches": []}
+    run.flush()
+    for batch in (4,) if run.tiny else (128, 32, 8):
+        if run.has_time(f"batch {batch}", needed=1.0 if run.tiny else 30.0):
+            run.found["batches"].append(_step_time(run, llm, batch, prompt))
+            run.found |= _about(llm)
+            run.flush()
+
+
+def sweep_page_sizes(run: SectionRun) -> None:
+    """`page_sizes`: milliseconds a step with pages of each size."""
+    rows, prompt = (2, 20) if run.tiny else (64, 256)
+    run.found["page_sizes"] = []
+    for size in (16, 4) if run.tiny else (16, 128, 8, 32, 64, 1):
+        if not run.has_time(f"pages of {size}", needed=1.0 if run.tiny else 12.0):
+            continue
+        llm = _llm(run, TINY_MODEL if run.tiny else SMALL_MODEL, rows=rows, length=prompt + 64, page_size=size)
+        run.found["page_sizes"].append(_about(llm) | _step_time(run, llm, rows, prompt))
+        run.flush()
+        del llm
+
+
+def check_swap(run: SectionRun) -> None:
+    """`same_bytes`: pages come back from the host as they went; then an engine short of pages swaps and ends its work.
+
+    `num_wrong` counts what was not as it must be. That the tokens are those of an engine with room is told, not
+    demanded: steps of other sizes round otherwise on a GPU.
+    """
+    run.found |= {"num_wrong": 0, **_round_trip()}
+    run.found["num_wrong"] += not run.found["same_bytes"]
+    run.flush()
+    prompts = _prompts(4, 24, 1000)
+    params = SamplingParams(n=2, temperature=1.0, max_tokens=16, ignore_eos=True, seed=1, detokenize=False)
+    outputs: dict[str, Any] = {}
+    for name, pages in (("short", 14), ("ample", 200)):
+        llm = LLM(TINY_MODEL, load_format="dummy", dtype="float32", max_num_seqs=8, max_num_batched_tokens=32,
+                  max_model_len=48, page_size=8, num_pages=pages, num_host_pages=64, preemption_mode="swap",
+                  enable_prefix_caching=False)  # fmt: skip
+        outputs[name] = [[list(c.token_ids) for c in o.outputs] for o in llm.generate(prompts, params, use_tqdm=False)]
+        stats = llm.stats()
+        run.found[name] = {key: value for key, value in stats.items() if isinstance(value, int | float | str)}
+        run.flush()
+    swapped = run.found["short"]["num_preemptions_swap"] > 0
+    whole = all(len(ids) == 16 for group in outputs["short"] for ids in group)
+    run.found |= {"swapped": swapped, "all_finished": whole, "same_tokens": outputs["short"] == outputs["ample"]}
+    run.found["num_wrong"] += (not swapped) + (not whole)
+    run.flush()
+
+
+def _llm(run: SectionRun, model: str, *, rows: int, length: int, page_size: int = 16) -> LLM:
+    pages_a_row = -(-length // page_size)
+    return LLM(
+        model,
+        load_format="dummy",
+        dtype="float32" if run.tiny else "bfloat16",
+        page_size=page_size,
+        num_pages=rows * pages_a_row + 8,
+        max_num_seqs=rows,
+        max_num_batched_tokens=max(16, rows),
+        max_model_len=length,
+    )
+
+
+def _about(llm: LLM) -> dict[str, Any]:
+    stats = llm.stats()
+    return {
+        "model": llm.options.model,
+        "dtype": llm.config.dtype,
+        "page_size": llm.config.cache.page_size,
+        "attention_implementation": llm.attention_implementation,
+        "config_digest": llm.config.digest(),
+        "compiled_programs": stats["compiled_programs"],
+        "compile_seconds": stats["compile_seconds"],
+        "host_ms_per_step": stats["host_ms_per_step"],
+    }
+
+
+def _prompts(batch: int, length: int, vocab_size: int) -> list[list[int]]:
+    return np.random.default_rng(0).integers(1, vocab_size, (batch, length)).tolist()
+
+
+def _step_time(run: SectionRun, llm: LLM, batch: int, prompt: int) -> dict[str, Any]:
+    """The time of a decode step: the difference of a long and a short run, prompts in the cache, over their steps."""
+    prompts = _prompts(batch, prompt, llm.config.model.vocab_size)
+    few, many = (2, 6) if run.tiny else (4, 36)
+    # As long as the longest that is timed, and longer than a shape borrows another's program.
+    for tokens in (many, few, many):
+        _seconds(llm, prompts, tokens)
+    samples = []
+    for _ in range(2 if run.tiny else 5):
+        short, long = _seconds(llm, prompts, few), _seconds(llm, prompts, many)
+        samples.append((long - short) / (many - few))
+    seconds = sorted(samples)[len(samples) // 2]
+    found = {"batch": batch, "context": prompt + many // 2, "step_ms": 1e3 * seconds,
+             "step_ms_samples": [1e3 * sample for sample in samples],
+             "tokens_per_second": batch / seconds if seconds > 0 else None}  # fmt: skip
+    return found | _bound(run, llm, batch, prompt + many // 2, seconds)
+
+
+def _seconds(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    start = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return time.perf_counter() - start
+
+
+def _bound(run: SectionRun, llm: LLM, batch: int, context: int, seconds: float) -> dict[str, Any]:
+    """What a step must read, and the share of the copy's bandwidth that this makes of its time."""
+    model = llm.config.model
+    itemsize = 4 if llm.config.dtype == "float32" else 2
+    # A step looks up a few rows of an embedding, unless that is the head too.
+    unread = 0 if model.tie_word_embeddings else model.vocab_size * model.embedding_dim
+    weights = (model.num_params - unread) * itemsize
+    kv = batch * context * model.kv_bytes_per_token(itemsize, 0)
+    found: dict[str, Any] = {"weight_bytes": weights, "kv_bytes": kv}
+    bandwidth = run.before.get("device", {}).get("result", {}).get("copy_gb_per_second")
+    if bandwidth:
+        bound = (weights + kv) / (bandwidth * 1e9)
+        found |= {"bound_ms": 1e3 * bound, "share_of_bandwidth": bound / seconds if seconds > 0 else None}
+    return found
+
+
+def _round_trip() -> dict[str, Any]:
+    """Whether pages that go to the host and come back elsewhere are the same, bit by bit."""
+    from jpaged.core.output import PageSwap
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    k, v = (jax.random.normal(key, (3, 24, 8, 2, 64), "bfloat16") for key in keys)
+    before = [np.asarray(array)[:, 1:20].view(np.uint16) for array in (k, v)]
+    pool = KVPages(k, v)
+    held = HostPages(pool, ProgramTable())
+    held.take(pool, tuple(PageSwap(device=1 + i, host=i) for i in range(19)))
+    pool = held.give(
+        jax.tree.map(jax.numpy.zeros_like, pool), tuple(PageSwap(device=23 - i, host=i) for i in range(19))
+    )
+    after = [np.asarray(array)[:, 5:24][:, ::-1].view(np.uint16) for array in (pool.k, pool.v)]
+    kinds = sorted(memory.kind for memory in jax.devices()[0].addressable_memories())
+    return {"same_bytes": all((a == b).all() for a, b in zip(before, after, strict=True)), "memory_kinds": kinds}

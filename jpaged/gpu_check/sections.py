@@ -1,0 +1,141 @@
+"""The sections of a run, each in a process of its own.
+
+Lives here: SectionRun (what a section is given), Report, `run_sections`.
+Promises: a section that fails, hangs, or takes the GPU down with it ends by itself; what it had found by then is kept.
+Must not know: what any section does.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class SectionRun:
+    """What a section works with: its time, its sizes, what was found before it, and where its findings go.
+
+    `tiny`: a rehearsal on the CPU, in shapes that take no time, with GPU kernels interpreted. `before`: the results of
+    the sections already run. `found`: the section's result so far; `flush` after each addition keeps it.
+    """
+
+    tiny: bool
+    seconds: float
+    before: dict[str, Any]
+    target: Path
+    found: dict[str, Any] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the section should end."""
+        return self.started + self.seconds - time.monotonic()
+
+    def has_time(self, what: str, needed: float = 0.0) -> bool:
+        """Whether there are `needed` seconds left; if not, `what` is noted as left out."""
+        if self.left > needed:
+            return True
+        self.found.setdefault("left_out", []).append(what)
+        self.flush()
+        return False
+
+    def flush(self) -> None:
+        """Keep what was found so far, come what may."""
+        write_whole(self.target, self.found)
+
+
+Section = Callable[[SectionRun], None]
+PROGRAM = (sys.executable, "-m", "jpaged.gpu_check")
+
+
+@dataclass
+class Report:
+    """The document of a run, on disk from its first second."""
+
+    path: Path
+    document: dict[str, Any]
+
+    def flush(self) -> None:
+        """Write it."""
+        write_whole(self.path, self.document)
+
+
+def write_whole(path: Path, document: Any) -> None:
+    """The document in a file that is never half written. What is no number is null: JSON has no NaN."""
+    text = json.dumps(_finite(document), indent=1, allow_nan=False)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text + "\n")
+    os.replace(file.name, path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def run_sections(
+    report: Report,
+    sections: Sequence[tuple[str, float]],
+    *,
+    budget: float,
+    arguments: Sequence[str] = (),
+    program: Sequence[str] = PROGRAM,
+    grace: float = 15.0,
+    on_section: Callable[[str, dict[str, Any]], object] = lambda name, entry: None,
+) -> None:
+    """Run each section (its name, its seconds) as `program --section NAME ...`, one after another.
+
+    A section gets its own seconds or what is left of `budget`, whichever is less, and is killed `grace` seconds and a
+    quarter of its own after that.
+    """
+    end = time.monotonic() + budget
+    for name, seconds in sections:
+        left = end - time.monotonic()
+        entry: dict[str, Any] = {"status": "left out", "seconds": 0.0, "result": {}}
+        report.document["sections"][name] = entry
+        if left > min(5.0, seconds):
+            entry |= _run_one(report, name, min(seconds, left), [*program], arguments, grace)
+        report.flush()
+        on_section(name, entry)
+
+
+def _run_one(
+    report: Report, name: str, seconds: float, program: list[str], arguments: Sequence[str], grace: float
+) -> dict[str, Any]:
+    part = report.path.with_name(f"{report.path.stem}.{name}.part")
+    command = [*program, "--section", name, "--seconds", f"{seconds:.1f}", "--report", str(report.path),
+               "--part", str(part), *arguments]  # fmt: skip
+    report.document["sections"][name]["status"] = "running"
+    report.flush()
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            status = "failed" if process.wait(timeout=seconds * 1.25 + grace) else "done"
+        except subprocess.TimeoutExpired:
+            status = "out of time"
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        said = output.read().decode(errors="replace")[-4000:]
+    entry = {"status": status, "seconds": time.monotonic() - start, "result": _read_part(part)}
+    return entry if status == "done" else entry | {"output": said}
+
+
+def _read_part(part: Path) -> dict[str, Any]:
+    try:
+        result = json.loads(part.read_text())
+    except (OSError, ValueError):
+        return {}
+    part.unlink()
+    return result
