@@ -1,0 +1,133 @@
+"""Prompts on one engine, the tokens after them on another: the two seen as one.
+
+Lives here: Disaggregated, and the PageMover role.
+Promises: the same tokens as one engine would give; the sender's pages are let go of only after they have been copied;
+a request that is refused or aborted leaves no trace on either side.
+Must not know: executors, how a mover moves bytes.
+"""
+
+from collections import deque
+from typing import Protocol
+
+from jpaged.core.admission import check_request
+from jpaged.core.engine import Engine
+from jpaged.core.handoff import KVHandoff, PageMove
+from jpaged.core.output import SequenceDelta
+from jpaged.core.request import FinishReason, Request, RequestMetrics
+
+
+class PageMover(Protocol):
+    """Copies pages between the pools of two engines."""
+
+    def move(self, moves: tuple[PageMove, ...]) -> None:
+        """Copy each source page into its target; steps of either engine that come later see the copies."""
+        ...
+
+
+class Disaggregated:
+    """Requests are computed by `prefill` up to their first token, then their pages move and `decode` goes on.
+
+    A request waits on the prefill side, in the order of arrival, until `decode` has rows and pages for it: whoever
+    has them pulls. Both engines need the same page size, vocabulary and max_model_len, and clocks that agree; `prefill`
+    plans one step at a time (overlap=False). Raises ValueError otherwise.
+    """
+
+    def __init__(self, prefill: Engine, decode: Engine, mover: PageMover) -> None:
+        check_pair(prefill, decode)
+        self.prefill = prefill
+        self.decode = decode
+        self.num_pages_moved = 0
+        self._mover = mover
+        self._pending: deque[KVHandoff] = deque()
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request is still at work, or between the two."""
+        return bool(self.prefill.has_unfinished or self._pending or self.decode.has_unfinished)
+
+    def add(self, request: Request) -> None:
+        """Take a request in. Raises ValueError if either engine could not serve it, or if it has beams."""
+        if any(handoff.request.request_id == request.request_id for handoff in self._pending):
+            raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
+        check_can_move(request, self.prefill, self.decode)
+        self.prefill.add(request)
+
+    def metrics(self, request_id: str) -> RequestMetrics | None:
+        """The metrics of a live request, wherever it is. None if it is unknown."""
+        pending = {handoff.request.request_id: handoff.metrics for handoff in self._pending}
+        return self.prefill.metrics(request_id) or pending.get(request_id) or self.decode.metrics(request_id)
+
+    def abort(self, request_id: str) -> list[SequenceDelta]:
+        """End a request now, wherever it stands; an unknown or finished id is no error. Returns its last deltas."""
+        for handoff in self._pending:
+            if handoff.request.request_id == request_id:
+                self._pending.remove(handoff)
+                self.prefill.sent(request_id)
+                handoff.metrics.finished = self.decode.clock.now()
+                return [
+                    SequenceDelta(request_id, sequence.index, finish_reason=FinishReason.ABORT)
+                    for sequence in handoff.sequences
+                ]
+        return self.prefill.abort(request_id) + self.decode.abort(request_id)
+
+    def step(self) -> list[SequenceDelta]:
+        """Run a step of each engine that has work, and move what can be moved between the two; what they gave.
+
+        If a step fails, every unfinished request is aborted on both sides before the exception goes on.
+        """
+        try:
+            deltas = self.prefill.step()
+            self._pending.extend(send_all(self.prefill, deltas))
+            self._pull()
+            return deltas + self.decode.step()
+        except BaseException:
+            self._pending.clear()
+            self.prefill.abort_all()
+            self.decode.abort_all()
+            raise
+
+    def _pull(self) -> None:
+        while self._pending and self.decode.can_receive(self._pending[0]):
+            handoff = self._pending.popleft()
+            moves = self.decode.receive(handoff)
+            self._mover.move(moves)
+            self.num_pages_moved += len(moves)
+            self.decode.received(handoff.request.request_id)
+            self.prefill.sent(handoff.request.request_id)
+
+
+def send_all(prefill: Engine, deltas: list[SequenceDelta]) -> list[KVHandoff]:
+    """The handoffs of all requests that a step gave a token and did not end, in the order of their deltas."""
+    names = dict.fromkeys(delta.request_id for delta in deltas if delta.token_id is not None)
+    return [prefill.send(name) for name in names if prefill.metrics(name) is not None]
+
+
+def check_pair(prefill: Engine, decode: Engine) -> None:
+    """Raise ValueError unless requests can go from one engine to the other."""
+    for name in ("page_size", "vocab_size", "max_model_len"):
+        here, there = getattr(prefill.limits, name), getattr(decode.limits, name)
+        if here != there:
+            raise ValueError(f"{name}={here} of the prefill engine is {there} of the decode engine; give both the same")
+    for engine, role in ((prefill, "prefill"), (decode, "decode")):
+        if not engine.scheduler.is_paged:
+            raise ValueError(
+                f"the {role} engine reserves pages or has static batches; give it reservation='none' and continuous "
+                "batching"
+            )
+    if prefill.plans_ahead:
+        raise ValueError("the prefill engine plans ahead; give it overlap=False (async_scheduling=False of an LLM)")
+
+
+def check_can_move(request: Request, prefill: Engine, decode: Engine) -> None:
+    """Raise ValueError if the request can never be served by the two engines, one after the other."""
+    if request.beam is not None:
+        raise ValueError(f"request {request.request_id!r}: a beam search stays with one engine; use a colocated one")
+    prefill.check(request)
+    decode.check(request)
+    for engine, role in ((prefill, "prefill"), (decode, "decode")):
+        fit = check_request(request, engine.limits, engine.scheduler.cache.num_pinned)
+        if fit.width < request.width:
+            raise ValueError(
+                f"request {request.request_id!r}: the {role} engine's pool holds {fit.width} of its {request.width} "
+                "sequences at once; lower n or raise num_pages"
+            )

@@ -1,0 +1,80 @@
+"""Engines that a process of its own can make: over the oracle executor, sound or doomed.
+
+Lives here: `sound`, and those that fail.
+Promises: the answers are the cache-free oracle's.
+Must not know: replicas.
+"""
+
+import os
+import threading
+from typing import Any
+
+from oracle_executor import OracleExecutor, oracle
+
+from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.core.engine import Engine
+from jpaged.core.request import Request
+from jpaged.core.sampling_params import SamplingParams
+
+VOCAB_SIZE = 16
+MAX_LEN = 40
+
+
+def sound(replica: int) -> Engine:
+    """An engine with room for a few requests."""
+    return Engine(
+        SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=MAX_LEN),
+        CacheConfig(num_pages=20, page_size=2),
+        OracleExecutor(20, 2, VOCAB_SIZE),
+        vocab_size=VOCAB_SIZE,
+    )
+
+
+def failing(replica: int) -> Engine:
+    """Replica 0 fails in its sixth step."""
+    return _doomed(replica, 6, _raise)
+
+
+def dying(replica: int) -> Engine:
+    """The process of replica 0 ends in its sixth step, without a word."""
+    return _doomed(replica, 6, lambda: os._exit(1))
+
+
+def all_failing(replica: int) -> Engine:
+    """Each fails in its third step or one after that."""
+    engine = _doomed(0, 3 + replica, _raise)
+    return engine
+
+
+def _doomed(replica: int, step: int, end: Any) -> Engine:
+    engine = sound(replica)
+
+    def count(plan: Any) -> None:
+        if replica == 0 and plan.step + 1 == step:
+            end()
+
+    engine.executor.before_execute = count  # pyright: ignore[reportAttributeAccessIssue]
+    return engine
+
+
+def _raise() -> None:
+    raise RuntimeError(f"the device is on fire, in {threading.current_thread().name}")
+
+
+def requests(count: int, max_tokens: int = 12, **params: Any) -> list[Request]:
+    """Requests with prompts of which some begin alike."""
+    return [
+        Request(
+            request_id=f"r{i}",
+            prompt_token_ids=(i % 3, 1, 4, 1, 5, i % 16)[: 3 + i % 4],
+            params=SamplingParams(max_tokens=max_tokens, **{"temperature": 1.0, **params}),
+            seed=i,
+        )
+        for i in range(count)
+    ]
+
+
+def right(request: Request) -> dict[int, list[int]]:
+    """The ids that the request should give."""
+    max_len = min(MAX_LEN, len(request.prompt_token_ids) + (request.params.max_tokens or MAX_LEN))
+    return {i: oracle(request, i, max_len, VOCAB_SIZE).token_ids for i in range(request.width)}
