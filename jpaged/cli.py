@@ -31,6 +31,7 @@ from jpaged.cli_options import (
 )
 from jpaged.core.request import RequestOutput
 from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.profiling import check_profile, profile_option, profiled
 
 
 @click.group("jpaged", cls=UserErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,6 +54,7 @@ def main(verbose: bool) -> None:
 @click.option("--stats", "show_stats", is_flag=True, help="End with a summary of the run.")
 @click.option("--page-map", type=click.Path(path_type=Path), help="Draw who held which page when (PNG, SVG or PDF).")
 @click.option("--priority", type=int, multiple=True, help="One a prompt; the lowest goes first.")
+@profile_option
 @beam_options
 @sampling_options
 @engine_options
@@ -64,6 +66,7 @@ def generate(
     show_stats: bool,
     page_map: Path | None,
     priority: tuple[int, ...],
+    profile: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -76,10 +79,12 @@ def generate(
         raise ValueError(f"logprobs={params.logprobs}: shown with --json alone; add --json")
     if page_map is not None:
         plots.check_target(page_map)
+    check_profile(profile)
     llm = LLM(**pick(options, ENGINE_FIELDS), record_steps=page_map is not None)
     inputs: list[Any] = [llm.render_chat([{"role": "user", "content": text}]) for text in texts] if chat else texts
     start = time.perf_counter()
-    outputs = _generate(llm, inputs, params, list(priority) or None, None if as_json else texts)
+    with profiled(profile):
+        outputs = _generate(llm, inputs, params, list(priority) or None, None if as_json else texts)
     seconds = time.perf_counter() - start
     if page_map is not None:
         plots.page_map(llm.step_records, page_map)

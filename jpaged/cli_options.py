@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from jpaged.config import PREEMPTION_MODES, SCHEDULING_POLICIES
+from jpaged.config import PARALLEL_STYLES, PREEMPTION_MODES, SCHEDULING_POLICIES
 from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 
 Command = Callable[..., Any]
@@ -46,7 +46,7 @@ _ENGINE = (
     ),
     click.option("--page-size", type=int, default=16, show_default=True, help="Tokens a page."),
     click.option("--num-pages", type=int, default=None, help="Usable pages of the pool."),
-    click.option("--kv-memory", default=None, help='Size of the pool in bytes, or such as "512MiB".'),
+    click.option("--kv-memory", default=None, help='Size of the pool in bytes, such as "512MiB", or "auto".'),
     click.option("--max-num-seqs", type=int, default=16, show_default=True, help="Sequences that run at once."),
     click.option(
         "--max-num-batched-tokens",
@@ -95,14 +95,41 @@ _ENGINE = (
         "--max-overtakes", type=int, default=16, show_default=True, help="Later requests that may pass a waiting one."
     ),
     click.option("--attention-implementation", default=None, help="reference, xla or triton; default: the platform's."),
-    click.option("--tensor-parallel-size", type=int, default=1, show_default=True, help="Only 1 so far."),
+    click.option(
+        "--warmup",
+        type=click.Choice(["lazy", "full"]),
+        default="lazy",
+        show_default=True,
+        help="Compile each program when it pays, or all before the first request.",
+    ),
+    click.option(
+        "--async-scheduling/--no-async-scheduling",
+        default=True,
+        show_default=True,
+        help="Plan a step while the one before it runs.",
+    ),
+    click.option(
+        "--tensor-parallel-size", type=int, default=1, show_default=True, help="Devices that share each layer."
+    ),
+    click.option(
+        "--parallel-style",
+        type=click.Choice(PARALLEL_STYLES),
+        default="shard_map",
+        show_default=True,
+        help="Collectives written down, or placed by the compiler.",
+    ),
+    click.option("--coordinator", default=None, help="Where several processes meet: HOST:PORT, or auto (SLURM, MPI)."),
+    click.option("--num-processes", type=int, default=None, help="How many they are."),
+    click.option("--process-id", type=int, default=None, help="Which of them this is; 0 answers."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of every draw (and of dummy weights)."),
 )
 ENGINE_FIELDS = (
     "model", "tokenizer", "revision", "load_format", "dtype", "kv_cache_dtype", "page_size", "num_pages", "kv_memory",
     "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold", "enable_prefix_caching",
     "num_host_pages", "swap_space", "preemption_mode", "scheduling_policy", "admission_policy", "victim_policy",
-    "eviction_policy", "max_overtakes", "attention_implementation", "tensor_parallel_size", "seed",
+    "eviction_policy", "max_overtakes", "attention_implementation", "warmup", "async_scheduling",
+    "tensor_parallel_size",
+    "parallel_style", "coordinator", "num_processes", "process_id", "seed",
 )  # fmt: skip
 
 _SAMPLING = (

@@ -18,6 +18,7 @@ SCHEDULING_POLICIES = ("fcfs", "priority")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
 BATCHING = ("continuous", "static")
 RESERVATIONS = ("none", "oracle", "pow2", "max", "batch")
+PARALLEL_STYLES = ("shard_map", "pjit")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 
@@ -133,14 +134,25 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
-    """How many devices share the work. Only one is supported so far."""
+    """How many devices share each layer, and in how many processes.
+
+    `parallel_style` "shard_map": the collectives are written down; "pjit": the compiler places them, from where weights
+    and pool lie. `num_processes` processes have `tensor_parallel_size / num_processes` devices each.
+    """
 
     tensor_parallel_size: int = 1
+    parallel_style: str = "shard_map"
+    num_processes: int = 1
 
     def __post_init__(self) -> None:
         require_int("tensor_parallel_size", self.tensor_parallel_size, 1, None)
-        if self.tensor_parallel_size != 1:
-            raise ValueError(f"tensor_parallel_size={self.tensor_parallel_size}: only 1 is supported so far; use 1")
+        require_choice("parallel_style", self.parallel_style, PARALLEL_STYLES)
+        require_int("num_processes", self.num_processes, 1, None)
+        if self.tensor_parallel_size % self.num_processes:
+            raise ValueError(
+                f"num_processes={self.num_processes}: tensor_parallel_size={self.tensor_parallel_size} is shared out "
+                "equally; give a multiple of num_processes as tensor_parallel_size"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

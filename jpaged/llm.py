@@ -44,6 +44,7 @@ class LLM:
         self.tokenizer = loaded.tokenizer
         self.config = loaded.config
         self.attention_implementation = loaded.attention_implementation
+        self.load_seconds = loaded.load_seconds
         self._responses: dict[str, Response] = {}
         self._num_requests = 0
 

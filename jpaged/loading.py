@@ -8,90 +8,24 @@ Must not know: prompts, outputs.
 import dataclasses
 import logging
 import os
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from jpaged.config import (
-    DTYPES,
-    CacheConfig,
-    EngineConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    require_bool,
-    require_choice,
-    require_int,
-    require_text,
-)
+from jpaged.config import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.engine_options import DEFAULT_MODEL, EngineOptions
+from jpaged.runtime.multi_process.peers import find_peers
 
 if TYPE_CHECKING:
     from jpaged.runtime.model_runner import ModelRunner
     from jpaged.tokenizer import Tokenizer
 
+__all__ = ["DEFAULT_MODEL", "EngineOptions", "LoadedEngine", "load_engine"]
+
 logger = logging.getLogger("jpaged")
 
-DEFAULT_MODEL = "smollm2-135m"
 _GPU_KERNELS = ("triton", "mosaic_gpu")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """What a user may say about an engine; the fields are the keyword arguments of `LLM`.
-
-    Raises ValueError, before anything is fetched or read, for what can be told without the model.
-    """
-
-    model: str = DEFAULT_MODEL
-    tokenizer: str | None = None
-    revision: str | None = None
-    dtype: str = "float32"
-    kv_cache_dtype: str = "auto"
-    page_size: int = 16
-    num_pages: int | None = None
-    kv_memory: int | str | None = None
-    max_num_seqs: int = 16
-    max_num_batched_tokens: int = 512
-    max_model_len: int | None = None
-    long_prefill_token_threshold: int | None = None
-    enable_prefix_caching: bool = True
-    watermark: float = 0.01
-    num_host_pages: int | None = None
-    swap_space: int | str | None = None
-    scheduling_policy: str = "fcfs"
-    preemption_mode: str = "auto"
-    admission_policy: str = "in_order"
-    victim_policy: str = "last"
-    eviction_policy: str = "lru"
-    max_overtakes: int = 16
-    tensor_parallel_size: int = 1
-    seed: int = 0
-    attention_implementation: str | None = None
-    scan_unroll: int | Literal["full"] | None = None
-    load_format: str = "auto"
-    record_steps: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("model", "tokenizer"):
-            value = getattr(self, name)
-            if isinstance(value, os.PathLike):
-                object.__setattr__(self, name, os.fspath(value))
-        require_text("model", self.model)
-        for name in ("tokenizer", "revision", "attention_implementation"):
-            if getattr(self, name) is not None:
-                require_text(name, getattr(self, name))
-        require_choice("dtype", self.dtype, DTYPES)
-        require_int("seed", self.seed, 0, 2**63 - 1)
-        require_bool("record_steps", self.record_steps)
-        if self.scan_unroll is not None and self.scan_unroll != "full":
-            require_int("scan_unroll", self.scan_unroll, 1, None)
-        if self.kv_memory is not None:
-            from jpaged.runtime.memory import parse_bytes
-
-            parse_bytes(self.kv_memory)
-            if self.num_pages is not None:
-                raise ValueError(
-                    f"num_pages={self.num_pages!r} and kv_memory={self.kv_memory!r} both size the pool; give one"
-                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +37,7 @@ class LoadedEngine:
     tokenizer: "Tokenizer | None"
     config: EngineConfig
     attention_implementation: str
+    load_seconds: float
 
 
 def load_engine(options: EngineOptions) -> LoadedEngine:
@@ -129,7 +64,12 @@ def load_engine(options: EngineOptions) -> LoadedEngine:
     )
     if options.max_model_len is not None:
         scheduler = dataclasses.replace(scheduler, max_model_len=options.max_model_len)
-    parallel = ParallelConfig(tensor_parallel_size=options.tensor_parallel_size)
+    peers = find_peers(options.coordinator, options.num_processes, options.process_id, os.environ)
+    parallel = ParallelConfig(
+        tensor_parallel_size=options.tensor_parallel_size,
+        parallel_style=options.parallel_style,
+        num_processes=1 if peers is None else peers.num_processes,
+    )
     from models import load_config, resolve_source
 
     source = resolve_source(options.model, revision=options.revision, load_format=options.load_format)
@@ -149,33 +89,42 @@ def load_engine(options: EngineOptions) -> LoadedEngine:
         scheduler=scheduler,
         parallel=parallel,
     )
-    return _build(options, config, source)
+    return build_engine(options, config, source)
 
 
 def _explicit_room(cache: CacheConfig) -> int:
     return 2**62 if cache.num_pages is None else cache.num_pages * cache.page_size
 
 
-def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedEngine:
-    import jax
+def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedEngine:
+    """The engine of a config, with the weights of `source`; of `options` what no config has. Raises ValueError."""
+    start = time.perf_counter()
     import jax.numpy as jnp
 
+    from jpaged.runtime.mesh import DeviceMesh
     from jpaged.runtime.model_runner import ModelRunner
+    from jpaged.runtime.multi_process.membership import enter
     from jpaged.runtime.programs import use_persistent_cache
-    from models import build_model, load_params
+    from models.partition import check_shards
 
+    check_shards(config.model, config.parallel.tensor_parallel_size)
+    team = enter(config, options.coordinator, options.num_processes, options.process_id)
     use_persistent_cache()
-    device = jax.devices()[0]
+    mesh = DeviceMesh(config.parallel)
+    device = mesh.device
     implementation = _resolve_attention(options.attention_implementation, device.platform)
-    _check_weights_fit(config, device)
+    _check_weights_fit(config, mesh)
     tokenizer = _load_tokenizer(options, source)
-    params = jax.device_put(load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed))
-    config = _size_pool(options, config, device)
+    params = mesh.load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed)
+    unsized = config
+    config = (
+        team.agree(unsized, lambda: _size_pool(options, unsized, mesh)) if team else _size_pool(options, config, mesh)
+    )
     unroll = options.scan_unroll
     if unroll is None:
         # A rolled scan copies every layer's weights on a GPU; an unrolled one copies them on a CPU.
         unroll = 1 if device.platform == "cpu" else "full"
-    model = build_model(
+    model = mesh.build_model(
         config.model,
         dtype=jnp.dtype(config.dtype),
         max_model_len=config.scheduler.max_model_len,
@@ -190,7 +139,11 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
         config.scheduler,
         dtype=config.dtype,
         attention_implementation=implementation,
+        mesh=mesh,
+        leader=team.leader if team else None,
     )
+    if team is not None and team.leader is None:
+        team.follow(runner)
     _check_pool_is_readable(config, runner.kv_pages, implementation)
     engine = Engine(
         config.scheduler,
@@ -198,8 +151,12 @@ def _build(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedE
         runner,
         vocab_size=config.model.vocab_size,
         record_steps=options.record_steps,
+        overlap=options.async_scheduling,
     )
-    return LoadedEngine(engine, runner, tokenizer, config, implementation)
+    if options.warmup == "full":
+        runner.warm_up()
+        logger.info("warm-up: %s", runner.describe_programs())
+    return LoadedEngine(engine, runner, tokenizer, config, implementation, time.perf_counter() - start)
 
 
 def _check_pool_is_readable(config: EngineConfig, kv_pages: Any, implementation: str) -> None:
@@ -229,14 +186,14 @@ def _resolve_attention(wanted: str | None, platform: str) -> str:
     return name
 
 
-def _check_weights_fit(config: EngineConfig, device: Any) -> None:
+def _check_weights_fit(config: EngineConfig, mesh: Any) -> None:
     """Raise ValueError if the weights are more than the free memory: loading them would end the process, or others."""
     import jax.numpy as jnp
 
     from jpaged.runtime.memory import free_memory
 
-    need = config.model.num_params * jnp.dtype(config.dtype).itemsize
-    free, where, _ = free_memory(device)
+    need = mesh.bytes_here(config.model, jnp.dtype(config.dtype))
+    free, where, _ = free_memory(mesh.device)
     if free is not None and need > free:
         raise ValueError(
             f"model={config.model_name!r}: its weights take {need / 2**30:.1f} GiB in {config.dtype}, "
@@ -255,12 +212,12 @@ def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
     return load_tokenizer(source.path)
 
 
-def _size_pool(options: EngineOptions, config: EngineConfig, device: Any) -> EngineConfig:
+def _size_pool(options: EngineOptions, config: EngineConfig, mesh: Any) -> EngineConfig:
     """The config with the number of pages, and with a length that they hold."""
     from jpaged.runtime.memory import bytes_of_page, pool_dtype, size_pool
 
     dtype = pool_dtype(config.cache.kv_cache_dtype, config.dtype)
-    page_bytes = bytes_of_page(config.model, config.cache.page_size, dtype)
+    page_bytes = mesh.pool_bytes_here(bytes_of_page(mesh.pool_config(config.model), config.cache.page_size, dtype))
     scheduler = config.scheduler
     size = size_pool(
         page_bytes=page_bytes,
@@ -268,7 +225,7 @@ def _size_pool(options: EngineOptions, config: EngineConfig, device: Any) -> Eng
         num_pages=options.num_pages,
         kv_memory=options.kv_memory,
         want_tokens=scheduler.max_num_seqs * scheduler.max_model_len,
-        device=device,
+        device=mesh.device,
     )
     room = size.num_pages * config.cache.page_size
     if room < (options.max_model_len or 2):

@@ -43,12 +43,14 @@ def build_model(
     attention_implementation: str | None = None,
     scan_unroll: "int | Literal['full']" = 1,
     interpret: bool = False,
+    mesh: Any = None,
 ) -> "nn.Module":
     """The Linen module of `config`: `apply({"params": params}, inputs, kv_pages) -> (logits, kv_pages)`.
 
     `dtype` is that of parameters and activations. `max_model_len` is the longest sequence that will be asked for; it
     fixes the base of dynamic rotary scaling, and OPT refuses more than its position table. `scan_unroll` is how
-    many layers a turn of the layer loop holds, or "full"; the parameter tree does not depend on it.
+    many layers a turn of the layer loop holds, or "full"; the parameter tree does not depend on it. `mesh`: the one over
+    which a compiler divides the model by its arguments' shardings; not for use inside `shard_map`.
     """
     import jax.numpy as jnp
 
@@ -63,6 +65,7 @@ def build_model(
         attention_implementation=attention_implementation,
         scan_unroll=unroll,
         interpret=interpret,
+        mesh=mesh,
     )
     if config.family == "opt" and max_model_len > config.max_length:
         raise ValueError(

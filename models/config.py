@@ -266,6 +266,11 @@ _LLAMA_3: dict[str, Any] = {
     "bos_token_id": 128000,
     "eos_token_ids": (128001,),
 }
+_LLAMA_31: dict[str, Any] = {
+    **_LLAMA_3,
+    "max_position_embeddings": 131072,
+    "rope_scaling": RopeScaling(kind="llama3", factor=8.0),
+}
 _SMOLLM2: dict[str, Any] = {
     "vocab_size": 49152,
     "max_position_embeddings": 8192,
@@ -287,6 +292,7 @@ PRESETS: dict[str, ModelConfig] = {
     "llama-7b": _llama(32, 4096, 11008, 32, 32),
     "llama-13b": _llama(40, 5120, 13824, 40, 40),
     "llama-3-8b": _llama(32, 4096, 14336, 32, 8, **_LLAMA_3),
+    "llama-3.1-8b": _llama(32, 4096, 14336, 32, 8, **_LLAMA_31),
     "llama-3-70b": _llama(80, 8192, 28672, 64, 8, **_LLAMA_3),
     "smollm2-135m": _llama(30, 576, 1536, 9, 3, **_SMOLLM2),
     "smollm2-360m": _llama(32, 960, 2560, 15, 5, **_SMOLLM2),

@@ -37,6 +37,7 @@ class ModelOptions:
     attention_implementation: str | None = None
     scan_unroll: int = 1
     interpret: bool = False
+    mesh: jax.sharding.Mesh | None = None  # over which the compiler divides the model; kernels run shard by shard
 
 
 class Linear(nn.Module):

@@ -41,12 +41,13 @@ def config_of_folder(folder: Path) -> ModelConfig:
 
 
 class SafetensorsFolder:
-    """The tensors of a checkpoint folder, by canonical name."""
+    """The tensors of a checkpoint folder, by canonical name. `bytes_read` counts what `read_part` took."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, Any] = {}
         self._where: dict[str, tuple[Path, str]] = {}
+        self.bytes_read = 0
         for path, wanted in self._listing():
             file = self._open(path)
             for name in file.keys():  # noqa: SIM118 - not a mapping
@@ -79,6 +80,17 @@ class SafetensorsFolder:
             return self._files[str(path)].get_tensor(theirs)
         except (SafetensorError, OSError, ValueError, TypeError) as error:
             raise ValueError(f"cannot read tensor {theirs} of {path}: {error}") from error
+
+    def read_part(self, name: str, rows: tuple[int, int], columns: tuple[int, int] | None = None) -> np.ndarray:
+        """Rows, and columns, from the first of a pair up to the second, of one tensor; nothing else is read."""
+        path, theirs = self._where[name]
+        try:
+            entry = self._files[str(path)].get_slice(theirs)
+            part = entry[slice(*rows)] if columns is None else entry[slice(*rows), slice(*columns)]
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise ValueError(f"cannot read tensor {theirs} of {path}: {error}") from error
+        self.bytes_read += part.nbytes
+        return part
 
     def _listing(self) -> list[tuple[Path, set[str] | None]]:
         """The files, with the tensors to take from each; None takes all."""

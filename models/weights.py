@@ -55,7 +55,7 @@ def load_params(source: ModelSource, config: ModelConfig, dtype: DTypeLike, *, s
     reader = SafetensorsFolder(source.path) if source.kind == "safetensors" else GGUFFile(source.path, config)
     with reader:
         wanted = places(config)
-        _check(reader.shapes(), wanted, config, source)
+        check_tensors(reader.shapes(), wanted, config, source)
         params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), parameter_shapes(config, dtype))
 
         def put(name: str) -> None:
@@ -112,10 +112,10 @@ def _leaf(params: Params, path: tuple[str, ...]) -> np.ndarray:
     return node
 
 
-def _check(
+def check_tensors(
     found: dict[str, tuple[int, ...]], wanted: dict[str, Place], config: ModelConfig, source: ModelSource
 ) -> None:
-    """Nothing, or the one ValueError that lists all that does not fit."""
+    """Nothing, or the one ValueError that lists every tensor that is missing, unexpected or misshapen."""
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in wanted and not is_ignored(name, config)]
     misshapen = [

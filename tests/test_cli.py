@@ -149,7 +149,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["hello", "--dtype", "float8"], "Invalid value for '--dtype'"),
     (["hello", "--attention-implementation", "triton"], "attention_implementation='triton' is a GPU kernel"),
     (["hello", "--attention-implementation", "mosaic_gpu"], "attention_implementation='mosaic_gpu'"),
-    (["hello", "--tensor-parallel-size", "2"], "tensor_parallel_size=2: only 1 is supported so far"),
+    (["hello", "--tensor-parallel-size", "2"], "tensor_parallel_size=2: JAX sees 1 cpu device(s); use at most 1"),
     (["hello", "--model", "/no/such"], "model='/no/such' is not an existing file or folder"),
     (["hello", "--model", TINY_LLAMA], "this model has no tokenizer: give token ids, or pass tokenizer="),
     (["hello", "--frob"], "No such option '--frob'"),

@@ -1,6 +1,6 @@
 """Where KV lives: the only caller of PagePool, BlockTable, PrefixCache and SwapSpace.
 
-Lives here: CacheManager: match, admit, grow, copy-on-write, fork, commit, release, swap, pin.
+Lives here: CacheManager: match, admit, grow, copy-on-write, fork, commit, release, swap, send, receive, pin.
 Promises: a call that cannot be met changes nothing; a page that is written has one holder and is not indexed.
 Must not know: who waits, who runs, what a step costs.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from jpaged.config import CacheConfig
 from jpaged.core.block_table import pages_for
+from jpaged.core.handoff import KVHandoff, PageMove
 from jpaged.core.output import PageCopy, PageSwap
 from jpaged.core.page_pool import PagePool
 from jpaged.core.prefix_cache import EvictionPolicy, PrefixCache, page_hash, root_hash
@@ -26,6 +27,7 @@ class CacheManager:
         self.prefix_cache = PrefixCache(eviction_policy) if config.enable_prefix_caching else None
         self.swap_space = SwapSpace(config.num_host_pages)
         self.pinned: dict[str, list[int]] = {}
+        self.outgoing: dict[str, list[list[int]]] = {}
         self.num_page_copies = 0
         self.num_evictions = 0
         self.on_evict: Callable[[int], None] | None = None
@@ -46,6 +48,12 @@ class CacheManager:
     def num_pinned(self) -> int:
         """Pages that pinned prefixes hold."""
         return len({page for pages in self.pinned.values() for page in pages})
+
+    @property
+    def aside(self) -> set[int]:
+        """Pages that no sequence here holds: of pinned prefixes, and of requests that were sent away."""
+        outgoing = (page for tables in self.outgoing.values() for pages in tables for page in pages)
+        return {page for pages in self.pinned.values() for page in pages}.union(outgoing)
 
     def num_cached_tokens(self, group: SequenceGroup) -> int:
         """How many of a waiting group's first tokens are in cached pages."""
@@ -203,6 +211,37 @@ class CacheManager:
         self.num_swapped_in += len(hosts)
         return [PageSwap(page, host) for host, page in pages.items()]
 
+    def send(self, name: str, sequences: Iterable[Sequence]) -> None:
+        """Take the pages of the sequences from them, and hold them until `sent(name)`: they are still to be copied."""
+        assert name not in self.outgoing
+        self.outgoing[name] = []
+        for sequence in sequences:
+            self.outgoing[name].append(sequence.table.pages)
+            sequence.table.pages = []
+            self.release(sequence)
+
+    def sent(self, name: str) -> None:
+        """Let go of the pages that `send` held; indexed ones stay cached."""
+        for pages in self.outgoing.pop(name):
+            self._let_go(pages)
+
+    def can_receive(self, handoff: KVHandoff, reserve: int) -> bool:
+        """Whether all pages of a handoff find room, with `reserve` pages still available afterwards."""
+        return len(handoff.pages) + reserve <= self.num_available
+
+    def receive(self, handoff: KVHandoff, sequences: Iterable[Sequence]) -> tuple[PageMove, ...]:
+        """Give the sequences of a handoff, which finds room, pages, shared as they were; what is to be copied."""
+        sources = handoff.pages
+        pages = dict(zip(sources, self._take(len(sources)), strict=True))
+        seen: set[int] = set()
+        for sequence, handed in zip(sequences, handoff.sequences, strict=True):
+            sequence.table.pages = [pages[source] for source in handed.pages]
+            for page in sequence.table.pages:
+                if page in seen:
+                    self.pool.hold(page)
+                seen.add(page)
+        return tuple(PageMove(source, page) for source, page in pages.items())
+
     def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
         """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.
 
@@ -247,6 +286,7 @@ class CacheManager:
         sequences = list(sequences)
         self.swap_space.check(sequences)
         tables = [*(sequence.table.pages for sequence in sequences), *self.pinned.values()]
+        tables += (pages for sent in self.outgoing.values() for pages in sent)
         for pages in tables:
             assert len(set(pages)) == len(pages), "a block table holds a page twice"
         idle = self.prefix_cache.idle_pages if self.prefix_cache else ()

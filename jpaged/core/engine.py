@@ -1,45 +1,25 @@
 """One engine: requests in, deltas out, one step at a time.
 
-Lives here: Engine, and the roles that it is given: Executor and Clock.
+Lives here: Engine. The roles that it is given, Executor and Clock, are in roles.py.
 Promises: a request that is refused or aborted leaves no trace; a failed step ends every request it held.
 Must not know: which executor or clock it has.
 """
 
-import time
-from typing import Protocol
+from collections import deque
+from typing import Any
 
 from jpaged.config import CacheConfig, SchedulerConfig
 from jpaged.core.admission import Fit, RequestLimits, check_request, pages_needed
+from jpaged.core.baselines.reserved_cache import ReservedCache
+from jpaged.core.handoff import KVHandoff, PageMove
+from jpaged.core.lookahead import expecting, sequences_to_go_on
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.request import FinishReason, Request, RequestMetrics
+from jpaged.core.roles import AsyncExecutor, Clock, Executor, WallClock
 from jpaged.core.scheduler import Scheduler
-from jpaged.core.sequence import SequenceGroup
+from jpaged.core.sequence import Sequence, SequenceGroup
 from jpaged.core.stats import EngineStats, as_dict
 from jpaged.core.step_records import StepRecorder
-
-
-class Executor(Protocol):
-    """Runs a plan: on a device, or in a simulation."""
-
-    def execute(self, plan: SchedulerOutput) -> StepResult:
-        """What the plan's samples gave. Returns when the host has the ids."""
-        ...
-
-
-class Clock(Protocol):
-    """Tells the time, in seconds."""
-
-    def now(self) -> float:
-        """Seconds since some fixed moment; never falls."""
-        ...
-
-
-class WallClock:
-    """The machine's monotonic clock."""
-
-    def now(self) -> float:
-        """Seconds since some fixed moment."""
-        return time.perf_counter()
 
 
 class Engine:
@@ -55,27 +35,39 @@ class Engine:
         clock: Clock | None = None,
         max_num_waiting: int | None = None,
         record_steps: bool = False,
+        overlap: bool = True,
     ) -> None:
         self.scheduler = Scheduler(scheduler_config, cache_config)
         self.executor = executor
         self.clock = clock or WallClock()
         self.stats = EngineStats()
         self.recorder = StepRecorder(self.scheduler) if record_steps else None
+        cache = self.scheduler.cache
         self.limits = RequestLimits(
             vocab_size=vocab_size,
             max_model_len=scheduler_config.max_model_len,
             max_num_seqs=scheduler_config.max_num_seqs,
-            num_pages=self.scheduler.cache.pool.num_pages,
+            num_pages=cache.pool.num_pages,
             page_size=cache_config.page_size,
             max_num_waiting=max_num_waiting,
+            most_together=cache.most_together if isinstance(cache, ReservedCache) else None,
         )
         self._groups: dict[str, SequenceGroup] = {}
         self._num_added = 0
+        # A record is of one plan at a time, with every id before it known.
+        self._overlap = overlap and not record_steps
+        self._in_flight: deque[tuple[SchedulerOutput, Any]] = deque()
+        self.schedule_time = self.update_time = 0.0
 
     @property
     def has_unfinished(self) -> bool:
         """Whether any request is still at work."""
         return self.scheduler.has_unfinished
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether a step may be planned before the result of the one before it has come."""
+        return self._overlap and isinstance(self.executor, AsyncExecutor)
 
     def check(self, request: Request) -> None:
         """Raise ValueError if the request can never be served, or cannot be taken now."""
@@ -113,20 +105,25 @@ class Engine:
     def step(self) -> list[SequenceDelta]:
         """Run one step and return what it gave; an empty list when there is nothing to do.
 
-        If the step fails, every unfinished request is aborted before the exception goes on.
+        Where it changes nothing, the next step is planned and handed over before this one's result has come, so that
+        an AsyncExecutor never waits for the host. If the step fails, every unfinished request is aborted before the
+        exception goes on.
         """
         if not self.scheduler.has_unfinished:
+            self._forget_plans()
             return []
-        start = self.clock.now()
+        if not self._in_flight and self.scheduler.must_wait:
+            return []
         try:
-            plan = self.scheduler.schedule(start)
-            self.stats.after_schedule(plan, self.scheduler)
-            if self.recorder is not None:
-                self.recorder.record(plan, start)
-            scheduled = self.clock.now()
-            result = self.executor.execute(plan)
-            executed = self.clock.now()
-            deltas = self.scheduler.update(plan, result, executed)
+            if not self._in_flight:
+                self._submit([])
+            if self.plans_ahead:
+                going_on = sequences_to_go_on(self.scheduler, self._in_flight[-1][0])
+                if going_on:
+                    self._submit(going_on)
+            plan, result = self._collect()
+            collected = self.clock.now()
+            deltas = self.scheduler.update(plan, result, collected)
         except BaseException:
             self.abort_all()
             raise
@@ -134,18 +131,90 @@ class Engine:
             group = self._groups.get(delta.request_id)
             if group is not None and delta.finish_reason is not None:
                 self._forget_if_finished(group)
-        self.stats.host_time += (scheduled - start) + (self.clock.now() - executed)
+        if not self.scheduler.has_unfinished:
+            self._forget_plans()
+        self.update_time += self.clock.now() - collected
+        self.stats.host_time = self.schedule_time + self.update_time
         return deltas
+
+    def _submit(self, going_on: list[Sequence]) -> None:
+        """Plan a step and start it, where the executor can; the next ids of `going_on` are still being drawn."""
+        start = self.clock.now()
+        with expecting(going_on):
+            plan = self.scheduler.schedule(start)
+            self.stats.after_schedule(plan, self.scheduler)
+            if self.recorder is not None:
+                self.recorder.record(plan, start)
+        self.schedule_time += self.clock.now() - start
+        self.stats.host_time = self.schedule_time + self.update_time
+        executor = self.executor
+        self._in_flight.append((plan, executor.submit(plan) if isinstance(executor, AsyncExecutor) else None))
+
+    def _collect(self) -> tuple[SchedulerOutput, StepResult]:
+        """The earliest plan in flight and what it gave; a plan that no executor has started is run now."""
+        plan, started = self._in_flight.popleft()
+        if isinstance(self.executor, AsyncExecutor):
+            return plan, self.executor.collect(started)
+        return plan, self.executor.execute(plan)
+
+    def _forget_plans(self) -> None:
+        self.scheduler.forget_plans()
+        self._in_flight.clear()
 
     def abort_all(self) -> None:
         """End every request, and forget the plans in flight and all that is cached: after a failure it may be gone."""
-        self.scheduler.forget_plans()
+        self._forget_plans()
         for request_id in list(self._groups):
             self.abort(request_id)
         cache = self.scheduler.cache
         for name in list(cache.pinned):
             cache.unpin(name)
+        self.scheduler.forget_outgoing()
         cache.reset_prefix_cache()
+
+    def send(self, request_id: str) -> KVHandoff:
+        """Let a request go to another engine, between two steps; this one forgets it, but holds its pages until `sent`.
+
+        Raises ValueError, and changes nothing, if it is unknown or cannot leave now.
+        """
+        group = self._groups.get(request_id)
+        if group is None:
+            raise ValueError(f"request_id={request_id!r}: no such request is here to be handed over")
+        handoff = self.scheduler.send(group)
+        del self._groups[request_id]
+        return handoff
+
+    def sent(self, request_id: str) -> None:
+        """The pages of a request that was sent have been copied, or are not wanted any more: let go of them."""
+        self.scheduler.sent(request_id)
+
+    def can_receive(self, handoff: KVHandoff) -> bool:
+        """Whether `receive` would find room now."""
+        return self.scheduler.can_receive(handoff)
+
+    def receive(self, handoff: KVHandoff) -> tuple[PageMove, ...]:
+        """Give a request from another engine rows and pages here; returns what must be copied before `received`.
+
+        The caller has asked `can_receive`. Raises ValueError if it can never be served here.
+        """
+        fit = self._check(handoff.request)
+        if handoff.page_size != self.limits.page_size or fit.width < handoff.request.width:
+            raise ValueError(
+                f"request {handoff.request.request_id!r} has pages of {handoff.page_size} tokens and "
+                f"{handoff.request.width} sequences; here pages have {self.limits.page_size} tokens and {fit.width} "
+                "fit at once: give both engines the same page_size, and this one more pages"
+            )
+        group = SequenceGroup(handoff.request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
+        self._num_added += 1
+        self._groups[handoff.request.request_id] = group
+        return self.scheduler.receive(group, handoff)
+
+    def received(self, request_id: str) -> None:
+        """The pages of a request that arrives have been copied: it runs from the next step on."""
+        group = self._groups.get(request_id)
+        # It may have been ended meanwhile.
+        if group is not None:
+            self.scheduler.received(group)
 
     def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
         """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.

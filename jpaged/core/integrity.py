@@ -13,30 +13,34 @@ from jpaged.core.caches import Cache
 from jpaged.core.sequence import Sequence as TokenSequence
 from jpaged.core.sequence import SequenceGroup, SequenceStatus
 
+HOLDING = (SequenceStatus.RUNNING, SequenceStatus.ARRIVING)
+
 
 def check_groups(
     running: list[SequenceGroup],
     waiting: list[SequenceGroup],
+    arriving: list[SequenceGroup],
     cache: Cache,
     free_slots: Sequence[int],
     num_slots: int,
     rank: Callable[[SequenceGroup], tuple[int, int]],
 ) -> None:
     """Assert I1 to I5 and I7."""
-    live = [s for group in running for s in group.live]
+    live = [s for group in (*running, *arriving) for s in group.live]
     cache.check([*live, *(s for group in waiting for s in group.live)])
     slots = [s.row_slot for s in live]
     assert None not in slots, "a running sequence has no row slot"
     held_slots = (s for s in slots if s is not None)
     assert sorted([*free_slots, *held_slots]) == list(range(num_slots)), "a row slot is lost or given twice"
-    for group in (*running, *waiting):
-        holders = group.live if group.status is SequenceStatus.RUNNING else []
+    assert all(group.status is SequenceStatus.ARRIVING for group in arriving)
+    for group in (*running, *waiting, *arriving):
+        holders = group.live if group.status in HOLDING else []
         _check_group(group, holders if group.forked else holders[:1], cache)
     for groups in (running, waiting):
         assert groups == sorted(groups, key=rank), "a group stands behind a later one"
-    if not running:
+    if not running and not arriving:
         held = cache.pool.num_pages - cache.num_available
-        assert held == cache.num_pinned, "pages are held while nothing runs"
+        assert held == len(cache.aside), "pages are held while nothing runs"
 
 
 def _check_group(group: SequenceGroup, holders: list[TokenSequence], cache: Cache) -> None:
@@ -52,4 +56,4 @@ def _check_group(group: SequenceGroup, holders: list[TokenSequence], cache: Cach
         if isinstance(cache, ReservedCache):
             most = cache.reserved_tokens(group)
         assert len(sequence.table) <= pages_for(most, cache.page_size), "a page is held for no token"
-        assert sequence.row_slot is None or (group.status is SequenceStatus.RUNNING and not sequence.finished)
+        assert sequence.row_slot is None or (group.status in HOLDING and not sequence.finished)

@@ -13,7 +13,9 @@ from jpaged.config import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core import policy
 from jpaged.core.baselines.static_batch import next_batch
 from jpaged.core.block_table import pages_for
+from jpaged.core.cache_manager import CacheManager
 from jpaged.core.caches import make_cache
+from jpaged.core.handoff import KVHandoff, PageMove, handoff_of, take_in
 from jpaged.core.integrity import check_groups
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
@@ -36,6 +38,7 @@ class Scheduler:
         self.watermark_pages = int(cache_config.watermark * self.cache.pool.num_pages)
         self.waiting: list[SequenceGroup] = []
         self.running: list[SequenceGroup] = []
+        self.arriving: list[SequenceGroup] = []
         self.num_steps = 0
         self.num_preemptions = 0
         self.num_preemptions_swap = 0
@@ -52,7 +55,7 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Sequences that hold a row slot."""
+        """Sequences that hold a row slot, those that are arriving included."""
         return self.config.max_num_seqs - len(self._free_slots)
 
     def add(self, group: SequenceGroup) -> None:
@@ -107,6 +110,8 @@ class Scheduler:
             self.waiting.remove(group)
             self._num_swapped -= was_swapped
             self._wait_again(group)
+        if group in self.arriving and not group.live:
+            self.arriving.remove(group)
         self._settle()
         return ended
 
@@ -117,7 +122,97 @@ class Scheduler:
     def check(self) -> None:
         """Assert the invariants that hold between steps (I1 to I5, I7)."""
         slots = self._free_slots
-        check_groups(self.running, self.waiting, self.cache, slots, self.config.max_num_seqs, self._rank)
+        groups = self.running, self.waiting, self.arriving
+        check_groups(*groups, self.cache, slots, self.config.max_num_seqs, self._rank)
+
+    def send(self, group: SequenceGroup) -> KVHandoff:
+        """Let a group go to another engine. Its pages are held until `cache.sent(request_id)`, its rows are free now.
+
+        Raises ValueError, and changes nothing, if it cannot leave.
+        """
+        if self._in_flight:
+            raise ValueError("a step is in flight: requests leave an engine that plans one step at a time")
+        cache = self._paged("handed over")
+        handoff = handoff_of(group, cache.page_size)
+        live = group.live
+        cache.send(group.request.request_id, live)
+        for sequence in live:
+            self._leave_row(sequence)
+        self.running.remove(group)
+        return handoff
+
+    def sent(self, request_id: str) -> None:
+        """Let go of the pages of a group that was sent."""
+        self._paged("handed over").sent(request_id)
+
+    def forget_outgoing(self) -> None:
+        """Let go of the pages of all groups that were sent: their contents are lost."""
+        if isinstance(self.cache, CacheManager):
+            for name in list(self.cache.outgoing):
+                self.cache.sent(name)
+
+    def can_receive(self, handoff: KVHandoff) -> bool:
+        """Whether rows and pages are there for a handoff now; nobody overtakes those who wait here already."""
+        count = len(handoff.sequences)
+        if self.waiting or count > len(self._free_slots):
+            return False
+        # While others run, each sequence is to have a page for its next tokens, as after a swap.
+        reserve = self.watermark_pages + count if self.running or self.arriving else 0
+        return self._paged("received").can_receive(handoff, reserve)
+
+    def receive(self, group: SequenceGroup, handoff: KVHandoff) -> tuple[PageMove, ...]:
+        """Give a new group the rows and pages of a handoff that can be received; it runs from `received` on.
+
+        Returns what must be copied before that.
+        """
+        cache = self._paged("received")
+        live = take_in(group, handoff)
+        moves = cache.receive(handoff, live)
+        for sequence in live:
+            sequence.row_slot = self._free_slots.pop()
+            sequence.status = SequenceStatus.RUNNING
+            # The executor knows nothing of it yet: the first plan that has it tells all.
+            sequence.moved = True
+        group.status = SequenceStatus.ARRIVING
+        self.arriving.append(group)
+        return moves
+
+    def received(self, group: SequenceGroup) -> None:
+        """The pages of an arriving group have been copied: let it run."""
+        self.arriving.remove(group)
+        group.status = SequenceStatus.RUNNING
+        insort(self.running, group, key=self._rank)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a step could compute nothing before some pages on their way, out or in, have got there."""
+        cache = self.cache
+        if not isinstance(cache, CacheManager) or not (self.arriving or cache.outgoing):
+            return False
+        if not self.running:
+            return bool(self.waiting) and not self._first_may_come_in()
+        first = self.running[0]
+        behind = [(s, len(s.token_ids)) for s in first.live if s.num_computed < len(s.token_ids)]
+        held = cache.aside.union(*(s.table.pages for group in (first, *self.arriving) for s in group.live))
+        # A prompt got all its pages when it came in.
+        return self._pages_to_go_on(first, behind if first.forked else []) > cache.pool.num_pages - len(held)
+
+    def _first_may_come_in(self) -> bool:
+        group = self.waiting[self._next_waiting()]
+        if group.status is SequenceStatus.SWAPPED:
+            return self.cache.can_swap_in(group.live, len(group.live))
+        return self.may_come_in(group, self.config.max_num_batched_tokens, busy=False)
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether requests can leave and arrive with their pages."""
+        return isinstance(self.cache, CacheManager) and self.config.batching != "static"
+
+    def _paged(self, what: str) -> CacheManager:
+        """The cache, where pages can be told one by one. Raises ValueError."""
+        if not isinstance(self.cache, CacheManager) or not self.is_paged:
+            raise ValueError(f"no request can be {what} here: it takes reservation='none' and continuous batching")
+        return self.cache
 
     def _schedule_running(self, plan: PlanBuilder) -> None:
         i = 0

@@ -20,6 +20,7 @@ class SequenceStatus(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     SWAPPED = "swapped"
+    ARRIVING = "arriving"
     FINISHED = "finished"
 
 

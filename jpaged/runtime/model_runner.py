@@ -1,10 +1,12 @@
 """The device executor: one plan in, its ids out.
 
 Lives here: ModelRunner: parameters, page pool and row state on the device, and the programs that use them.
-Promises: one explicit transfer each way a step; pool and row state are donated to every program that changes them.
+Promises: one explicit transfer each way a step; pool and row state are donated to every program that changes them; a
+step may be submitted while the one before it runs.
 Must not know: scheduling, text.
 """
 
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -13,31 +15,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.output import (
-    AdmittedSequence,
-    PageCopy,
-    PromptLogprobs,
-    SchedulerOutput,
-    StepResult,
-    TokenLogprobs,
-)
+from jpaged.config import CacheConfig, ParallelConfig, SchedulerConfig
+from jpaged.core.output import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
 from jpaged.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 from jpaged.runtime.memory import pool_dtype
+from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
+from jpaged.runtime.multi_process.leader import Leader
 from jpaged.runtime.packing import RowMirror
 from jpaged.runtime.programs import ProgramTable
-from jpaged.runtime.sampler import SampleOutputs, init_row_state, set_row
+from jpaged.runtime.running_step import RunningStep, running_step
+from jpaged.runtime.sampler import init_row_state, set_row
+from jpaged.runtime.stages import Stages
 from jpaged.runtime.step import copy_step, draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
 from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
+from models.partition import POOL_SPEC
 from pallas_kernels import kv_pages as pages
 
 
 class ModelRunner:
-    """Runs plans with a Flax model over a paged pool on one device. An Executor.
+    """Runs plans with a Flax model over a paged pool, on one device or on those of a mesh. An Executor.
 
-    `params` are on the host or the device; `eos_token_ids` bounds how many stop ids a row can have.
+    `model` and `params` are as `mesh` builds and loads them; for one device (`mesh` None) parameters may be on the host.
+    Where other processes run the same programs, `leader` tells them every plan first.
     """
 
     def __init__(
@@ -50,8 +51,13 @@ class ModelRunner:
         *,
         dtype: str,
         attention_implementation: str | None = None,
+        mesh: DeviceMesh | None = None,
+        leader: Leader | None = None,
     ) -> None:
         assert cache_config.num_pages is not None, "the number of pages is resolved before the runner is built"
+        self.model = model
+        self.mesh = mesh or DeviceMesh(ParallelConfig())
+        self._leader = leader
         self.vocab_size = model_config.vocab_size
         self.max_stop_ids = MAX_STOP_TOKEN_IDS + len(model_config.eos_token_ids)
         num_slots = scheduler_config.max_num_seqs
@@ -59,18 +65,22 @@ class ModelRunner:
         self.mirror = RowMirror(num_slots, scheduler_config.max_model_len, cache_config.page_size, num_pages)
         self.buckets = Buckets(num_slots, scheduler_config.max_num_batched_tokens, self.mirror.table_width)
         self.programs = ProgramTable()
-        self.host_time = 0.0
+        self.stages = Stages()
+        self.idle_time = 0.0
+        self._idle_since = 0.0
+        self._last_ids: jax.Array | None = None
         self._dirty_slots: set[int] = set()
         self._num_copies = num_slots
-        self.params = jax.device_put(params)
+        self.params = params if self.mesh.shards > 1 else jax.device_put(params)
         self._allocate_pool = functools.partial(
             pages.allocate,
             model_config.num_layers,
             num_pages,
             cache_config.page_size,
-            model_config.num_kv_heads,
+            self.mesh.pool_config(model_config).num_kv_heads,
             model_config.head_dim,
             pool_dtype(cache_config.kv_cache_dtype, dtype),
+            sharding=self.mesh.sharding(POOL_SPEC),
         )
         self._init_state = functools.partial(
             init_row_state,
@@ -81,56 +91,98 @@ class ModelRunner:
             max_stop_ids=self.max_stop_ids,
         )
         self.kv_pages = self._allocate_pool()
-        self.state = self._init_state()
+        self.state = self.mesh.create(self._init_state)
         num_host_pages = cache_config.num_host_pages
-        self.host_pages = HostPages(self.kv_pages, self.programs) if num_host_pages else None
+        self.host_pages = HostPages(self.kv_pages, self.programs, self.mesh) if num_host_pages else None
         sizes = {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
-        self._forward = jax.jit(
+        specs = self.mesh.param_specs(model_config, params)
+        self._forward = self.mesh.jit_model(
             functools.partial(forward, model=model, **sizes),
+            (specs, POOL_SPEC, EVERYWHERE, EVERYWHERE),
+            (POOL_SPEC, EVERYWHERE, EVERYWHERE),
             static_argnames=("shape",),
-            donate_argnames=("kv_pages", "state"),
+            donate_argnums=(1, 2),
         )
-        self._draw = jax.jit(functools.partial(draw, **sizes), donate_argnames=("state",))
+        self._draw = self.mesh.jit(functools.partial(draw, **sizes), EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
         copy = functools.partial(copy_step, implementation=attention_implementation)
-        self._copy = jax.jit(copy, donate_argnames=("kv_pages",))
-        self._set_row = jax.jit(set_row, donate_argnames=("state",))
+        self._copy = self.mesh.jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
+        self._set_row = self.mesh.jit(set_row, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
-        """Run the plan and wait for its ids.
+        """Run the plan and wait for its ids."""
+        return self.collect(self.submit(plan))
+
+    def submit(self, plan: SchedulerOutput) -> RunningStep:
+        """Hand the plan to the device and return at once; a step submitted before it may still run.
 
         If it fails, pool and row state may be gone with the program they were donated to: both start anew, empty.
         """
         try:
-            return self._execute(plan)
-        except BaseException:
-            self.kv_pages = self._allocate_pool()
-            self.state = self._init_state()
-            self._dirty_slots.clear()
+            number = 0 if self._leader is None else self._leader.tell_plan(plan)
+            return dataclasses.replace(self._submit(plan), number=number)
+        except BaseException as error:
+            self._start_anew(error)
             raise
 
-    def _execute(self, plan: SchedulerOutput) -> StepResult:
-        start = time.perf_counter()
-        for sequence in plan.admitted:
-            self._admit(sequence)
-        for grant in plan.grants:
-            self.mirror.grant(grant)
-        self._move_pages(plan)
-        shape = self.buckets.borrow(self.mirror.fit(plan, self.buckets), self.programs)
-        # A fresh host buffer every step: device_put may alias it for as long as the step runs.
-        ints, floats = jax.device_put(self.mirror.pack(plan, shape))
-        packed = time.perf_counter()
-        forward_program, draw_program = self._forward_program(shape), self._draw_program(shape.num_samples)
-        self.kv_pages, self.state, outputs = forward_program(self.params, self.kv_pages, self.state, ints)
-        self.state, sampled = draw_program(self.state, outputs.logits, outputs.sample_ints, floats)
-        self.host_time += packed - start
-        token_ids = jax.device_get(sampled.token_ids)
-        fetched = time.perf_counter()
-        result = self._result(plan, token_ids, sampled, outputs.prompt)
-        self.host_time += time.perf_counter() - fetched
-        return result
+    def collect(self, step: RunningStep) -> StepResult:
+        """What a step drew, once it is there, whatever was submitted after it. If the step failed, as `submit`."""
+        try:
+            with self.stages.span(Stages.WAIT):
+                jax.block_until_ready(step.sampled.token_ids)
+            self._idle_since = time.perf_counter()
+            with self.stages.span("fetch"):
+                result = step.result()
+            if self._leader is not None:
+                self._leader.drawn(step.number, result.token_ids)
+            return result
+        except BaseException as error:
+            self._start_anew(error)
+            raise
+
+    def _submit(self, plan: SchedulerOutput) -> RunningStep:
+        span = self.stages.span
+        with jax.profiler.StepTraceAnnotation("step", step_num=plan.step):
+            with span("pack"):
+                for sequence in plan.admitted:
+                    self._admit(sequence)
+                for grant in plan.grants:
+                    self.mirror.grant(grant)
+                self._move_pages(plan)
+                shape = self.buckets.borrow(self.mirror.fit(plan, self.buckets), self.programs)
+                packed = self.mirror.pack(plan, shape)
+            with span("transfer"):
+                # A fresh host buffer every step: device_put may alias it for as long as the step runs.
+                ints, floats = self.mesh.put(packed)
+            forward_program, draw_program = self._forward_program(shape), self._draw_program(shape.num_samples)
+            self._note_idle()
+            with span("dispatch"):
+                self.kv_pages, self.state, outputs = forward_program(self.params, self.kv_pages, self.state, ints)
+                self.state, sampled = draw_program(self.state, outputs.logits, outputs.sample_ints, floats)
+                self._last_ids = sampled.token_ids
+                return running_step(plan, self.mirror, sampled, outputs.prompt)
+
+    @property
+    def host_time(self) -> float:
+        """Seconds so far in which the host packed, sent, started and fetched."""
+        return self.stages.host_time
+
+    def _note_idle(self) -> None:
+        """Add to `idle_time` how long the device may have had nothing to do since a result was last fetched."""
+        if self._last_ids is not None and self._last_ids.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
+            self.idle_time += time.perf_counter() - self._idle_since
+
+    def _start_anew(self, error: BaseException) -> None:
+        if self._leader is not None:
+            self._leader.part(f"{type(error).__name__}: {error}")
+        self.kv_pages = self._allocate_pool()
+        self.state = self.mesh.create(self._init_state)
+        self._dirty_slots.clear()
+        self._last_ids = None
 
     def warm_up(self) -> list[StepShape]:
         """Compile every program the engine can need, and return the step shapes; later steps compile nothing."""
+        if self._leader is not None:
+            self._leader.tell("warm_up")
         for shape in self.buckets.all():
             self._forward_program(shape)
             self._draw_program(shape.num_samples)
@@ -141,31 +193,41 @@ class ModelRunner:
             self.host_pages.write_program(self.kv_pages)
         return self.buckets.all()
 
+    def describe_programs(self) -> str:
+        """One line for people: each compiled shape of a step, with the share of it that padding may be."""
+        shapes = [shape for shape in self.buckets.all() if shape in self.programs]
+        kinds = (
+            (kind, [f"{s.num_tokens} (<{self.buckets.most_padding(s):.0%})" for s in shapes if s.decode == decode])
+            for kind, decode in (("rows", True), ("tokens", False))
+        )
+        lists = "; ".join(f"{kind} {', '.join(sizes)}" for kind, sizes in kinds)
+        return f"{len(self.programs)} programs in {self.programs.seconds:.1f} s; a step is padded up to {lists}"
+
     def _forward_program(self, shape: StepShape) -> Any:
         def lower() -> Any:
-            ints = jax.ShapeDtypeStruct((shape.num_ints,), jnp.int32)
+            ints = self.mesh.shape((shape.num_ints,))
             return self._forward.lower(self.params, self.kv_pages, self.state, ints, shape=shape)
 
         return self.programs.get(shape, lower)
 
     def _draw_program(self, num_samples: int) -> Any:
         def lower() -> Any:
-            logits = jax.ShapeDtypeStruct((num_samples, self.vocab_size), jnp.float32)
-            ints = jax.ShapeDtypeStruct((len(SAMPLE_INTS) * num_samples,), jnp.int32)
-            floats = jax.ShapeDtypeStruct((len(SAMPLE_FLOATS) * num_samples,), jnp.float32)
+            logits = self.mesh.shape((num_samples, self.vocab_size), jnp.float32)
+            ints = self.mesh.shape((len(SAMPLE_INTS) * num_samples,))
+            floats = self.mesh.shape((len(SAMPLE_FLOATS) * num_samples,), jnp.float32)
             return self._draw.lower(self.state, logits, ints, floats)
 
         return self.programs.get(f"draw[Q={num_samples}]", lower)
 
     def _copy_program(self) -> Any:
-        pairs = jax.ShapeDtypeStruct((2, self._num_copies), jnp.int32)
+        pairs = self.mesh.shape((2, self._num_copies))
         return self.programs.get("copy_pages", lambda: self._copy.lower(self.kv_pages, pairs))
 
     def _set_row_program(self) -> Any:
         def lower() -> Any:
-            scalar = jax.ShapeDtypeStruct((), jnp.int32)
-            history, bias, stops = (jax.ShapeDtypeStruct((n,), jnp.int32) for n in self._row_widths)
-            values = jax.ShapeDtypeStruct((MAX_LOGIT_BIAS,), jnp.float32)
+            scalar = self.mesh.shape(())
+            history, bias, stops = (self.mesh.shape((n,)) for n in self._row_widths)
+            values = self.mesh.shape((MAX_LOGIT_BIAS,), jnp.float32)
             return self._set_row.lower(self.state, scalar, history, bias, values, stops)
 
         return self.programs.get("set_row", lower)
@@ -191,7 +253,7 @@ class ModelRunner:
         stop_ids = np.full(stop_len, self.vocab_size, np.int32)
         if params.min_tokens:
             stop_ids[: len(sequence.stop_ids)] = sequence.stop_ids
-        row = jax.device_put((np.int32(slot), history, bias_ids, bias_values, stop_ids))
+        row = self.mesh.put((np.int32(slot), history, bias_ids, bias_values, stop_ids))
         self.state = self._set_row_program()(self.state, *row)
         (self._dirty_slots.add if has_rules else self._dirty_slots.discard)(slot)
 
@@ -211,38 +273,4 @@ class ModelRunner:
             pairs = np.zeros((2, self._num_copies), np.int32)
             part = copies[first : first + self._num_copies]
             pairs[:, : len(part)] = np.array(part, np.int32).T
-            self.kv_pages = self._copy_program()(self.kv_pages, jax.device_put(pairs))
-
-    def _result(self, plan: SchedulerOutput, token_ids: np.ndarray, sampled: SampleOutputs, prompt: Any) -> StepResult:
-        ids = tuple(token_ids[: len(plan.samples)].tolist())
-        wanted = [int(self.mirror.ints["num_logprobs"][sample.row_slot]) for sample in plan.samples]
-        logprobs = None
-        if any(n >= 0 for n in wanted):
-            table = jax.device_get(sampled)
-            logprobs = tuple(_token_logprobs(table, i, n) if n >= 0 else None for i, n in enumerate(wanted))
-        return StepResult(ids, logprobs, self._prompt_results(plan, prompt))
-
-    def _prompt_results(self, plan: SchedulerOutput, prompt: Any) -> tuple[PromptLogprobs, ...]:
-        counts = self.mirror.num_prompt_logprobs
-        if prompt is None or not any(counts[row.row_slot] >= 0 for row in plan.rows):
-            return ()
-        table = jax.device_get(prompt)
-        parts: list[PromptLogprobs] = []
-        first = 0
-        for row in plan.rows:
-            n = int(counts[row.row_slot])
-            last = min(row.start + row.num_tokens, int(self.mirror.ints["prompt_len"][row.row_slot]) - 1)
-            if n >= 0 and last > row.start:
-                entries = tuple(_token_logprobs(table, first + i, n) for i in range(last - row.start))
-                parts.append(PromptLogprobs(row.row_slot, row.start + 1, entries))
-            first += row.num_tokens
-        return tuple(parts)
-
-
-def _token_logprobs(table: Any, i: int, count: int) -> TokenLogprobs:
-    return TokenLogprobs(
-        logprob=float(table.logprobs[i]),
-        rank=int(table.ranks[i]),
-        top_ids=tuple(table.top_ids[i, :count].tolist()),
-        top_logprobs=tuple(table.top_logprobs[i, :count].tolist()),
-    )
+            self.kv_pages = self._copy_program()(self.kv_pages, self.mesh.put(pairs))

@@ -14,12 +14,28 @@ import jax
 from models.catalog import cache_dir
 
 
+class _CacheHits:
+    """How often JAX has found a program in its cache on disk, as its own monitoring says."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        jax.monitoring.register_event_listener(self._take)
+
+    def _take(self, event: str, **_: Any) -> None:
+        self.hits += event == "/jax/compilation_cache/cache_hits"
+
+
+_CACHE = _CacheHits()
+
+
 class ProgramTable:
-    """Ahead-of-time compiled programs by name; `seconds` is what tracing and compiling took in all."""
+    """Ahead-of-time compiled programs by name; `seconds` is what tracing and compiling took in all, `num_cached` how
+    many came out of the cache on disk."""
 
     def __init__(self) -> None:
         self._compiled: dict[Hashable, Any] = {}
         self.seconds = 0.0
+        self.num_cached = 0
 
     def __contains__(self, name: object) -> bool:
         return name in self._compiled
@@ -31,9 +47,10 @@ class ProgramTable:
         """The program `name`; the first time, what `lower` gives is compiled."""
         program = self._compiled.get(name)
         if program is None:
-            start = time.perf_counter()
+            start, hits = time.perf_counter(), _CACHE.hits
             program = lower().compile()
             self.seconds += time.perf_counter() - start
+            self.num_cached += _CACHE.hits > hits
             self._compiled[name] = program
         return program
 
@@ -44,6 +61,10 @@ class ProgramTable:
     def aliased_bytes(self) -> dict[str, int]:
         """Bytes of donated arguments that each compiled program updates in place."""
         return {str(name): program.memory_analysis().alias_size_in_bytes for name, program in self._compiled.items()}
+
+    def texts(self) -> dict[str, str]:
+        """The optimised HLO of each compiled program."""
+        return {str(name): program.as_text() for name, program in self._compiled.items()}
 
     def operations(self) -> dict[str, float]:
         """Arithmetic operations of each compiled program, by XLA's own count (a loop's body counts once)."""

@@ -24,6 +24,7 @@ SAMPLE_FLOATS = (
 # with other rounding), so that a sequence alone could differ from the same one in company.
 MIN_ROWS = 2
 MIN_RAGGED_TOKENS = 16
+HALFWAY_FROM = 64
 
 
 class Field(NamedTuple):
@@ -119,12 +120,16 @@ RAGGED_PATIENCE = 2
 
 
 class Buckets:
-    """The shapes of an engine: decode steps by rows, ragged steps by tokens, both in powers of two up to the limit."""
+    """The shapes of an engine: decode steps by rows, in powers of two up to the limit, ragged steps by tokens, with a
+    size halfway between powers of two where a token costs more than reading the weights does."""
 
     def __init__(self, max_num_seqs: int, max_num_batched_tokens: int, table_width: int) -> None:
         self._borrowed: Counter[StepShape] = Counter()
         self._rows = _powers_of_two(MIN_ROWS, max(MIN_ROWS, max_num_seqs))
-        self._tokens = _powers_of_two(MIN_RAGGED_TOKENS, max(MIN_RAGGED_TOKENS, max_num_batched_tokens))
+        most = max(MIN_RAGGED_TOKENS, max_num_batched_tokens)
+        powers = _powers_of_two(MIN_RAGGED_TOKENS, most)
+        halfway = (size // 2 * 3 for size in powers if size >= HALFWAY_FROM)
+        self._tokens = sorted({*powers, *(size for size in halfway if size < most)})
         self._width = table_width
 
     def all(self) -> list[StepShape]:
@@ -137,6 +142,12 @@ class Buckets:
         if decode:
             return self._decode(_first_at_least(self._rows, max(num_rows, num_samples)))
         return self._ragged(_first_at_least(self._tokens, num_tokens))
+
+    def most_padding(self, shape: StepShape) -> float:
+        """The largest share of a step in this shape that can be padding: of the smallest step that needs it."""
+        sizes = self._rows if shape.decode else self._tokens
+        smaller = [size for size in sizes if size < shape.num_tokens]
+        return 1 - (smaller[-1] + 1 if smaller else 1) / shape.num_tokens
 
     def borrow(self, wanted: StepShape, compiled: Container[StepShape]) -> StepShape:
         """The shape to run: `wanted`, or a compiled one that holds it while compiling `wanted` does not pay yet.

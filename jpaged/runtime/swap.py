@@ -13,8 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jpaged.config import ParallelConfig
 from jpaged.core.output import PageSwap
+from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.programs import ProgramTable
+from models.partition import PAGE_SPEC, POOL_SPEC
 from pallas_kernels import KVPages
 
 PAGES_TOGETHER = 16
@@ -24,20 +27,20 @@ PAGES_TOGETHER = 16
 class HostPages:
     """Pages in host memory by their host id. The core gives out the ids, so it bounds how many there are."""
 
-    def __init__(self, kv_pages: KVPages, programs: ProgramTable) -> None:
-        device = next(iter(kv_pages.k.devices()))
-        self._device = jax.sharding.SingleDeviceSharding(device)
-        pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+    def __init__(self, kv_pages: KVPages, programs: ProgramTable, mesh: DeviceMesh | None = None) -> None:
+        self._mesh = mesh or DeviceMesh(ParallelConfig(), list(kv_pages.k.devices()))
+        self._device, pinned = self._mesh.page_shardings()
         self._programs = programs
         self._kept: dict[int, KVPages] = {}
-        self._read = jax.jit(read_pages, out_shardings=pinned)
-        self._write = jax.jit(write_pages, donate_argnums=(0,))
+        args = (POOL_SPEC, EVERYWHERE)
+        self._read = self._mesh.jit(read_pages, args, PAGE_SPEC, out_shardings=pinned)
+        self._write = self._mesh.jit(write_pages, (*args, PAGE_SPEC), POOL_SPEC, donate_argnums=(0,))
 
     def take(self, kv_pages: KVPages, swaps: tuple[PageSwap, ...]) -> None:
         """Copy device pages to the host, ahead of whatever is dispatched to the device later."""
         program = self.read_program(kv_pages)
         for part in _parts(swaps):
-            blocks = program(kv_pages, jax.device_put(_device_ids(part, padding=0)))
+            blocks = program(kv_pages, self._mesh.put(_device_ids(part, padding=0)))
             self._kept.update(zip((swap.host for swap in part), blocks, strict=False))
 
     def give(self, kv_pages: KVPages, swaps: tuple[PageSwap, ...]) -> KVPages:
@@ -46,21 +49,24 @@ class HostPages:
         for part in _parts(swaps):
             blocks = [self._kept.pop(swap.host) for swap in part]
             blocks += [blocks[0]] * (PAGES_TOGETHER - len(part))
-            ids = jax.device_put(_device_ids(part, padding=kv_pages.num_pages))
+            ids = self._mesh.put(_device_ids(part, padding=kv_pages.num_pages))
             kv_pages = program(kv_pages, ids, jax.device_put(tuple(blocks), self._device))
         return kv_pages
 
     def read_program(self, kv_pages: KVPages) -> Callable[..., Any]:
         """The program that gathers pages into host memory."""
-        pages = jax.ShapeDtypeStruct((PAGES_TOGETHER,), jnp.int32)
+        pages = self._mesh.shape((PAGES_TOGETHER,))
         return self._programs.get("swap_out", lambda: self._read.lower(kv_pages, pages))
 
     def write_program(self, kv_pages: KVPages) -> Callable[..., Any]:
         """The program that scatters pages into the pool."""
 
         def lower() -> Any:
-            pages = jax.ShapeDtypeStruct((PAGES_TOGETHER,), jnp.int32)
-            page = jax.tree.map(lambda a: jax.ShapeDtypeStruct((a.shape[0], *a.shape[2:]), a.dtype), kv_pages)
+            pages = self._mesh.shape((PAGES_TOGETHER,))
+            at = self._device if self._mesh.shards > 1 else None
+            page = jax.tree.map(
+                lambda a: jax.ShapeDtypeStruct((a.shape[0], *a.shape[2:]), a.dtype, sharding=at), kv_pages
+            )
             return self._write.lower(kv_pages, pages, (page,) * PAGES_TOGETHER)
 
         return self._programs.get("swap_in", lower)

@@ -24,7 +24,9 @@ BAD: list[tuple[type, str, list[Any]]] = [
     (SchedulerConfig, "max_num_batched_tokens", [*NOT_AN_INTEGER, None, 0, 15]),
     (SchedulerConfig, "max_model_len", [*NOT_AN_INTEGER, None, 1]),
     (SchedulerConfig, "long_prefill_token_threshold", [*NOT_AN_INTEGER, 0]),
-    (ParallelConfig, "tensor_parallel_size", [*NOT_AN_INTEGER, None, 0, 2]),
+    (ParallelConfig, "tensor_parallel_size", [*NOT_AN_INTEGER, None, 0]),
+    (ParallelConfig, "parallel_style", ["gspmd", None, 1]),
+    (ParallelConfig, "num_processes", [*NOT_AN_INTEGER, None, 0]),
 ]
 BAD_ENGINE: list[tuple[str, list[Any]]] = [
     ("model_name", ["", None, 5]),

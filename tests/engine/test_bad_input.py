@@ -187,7 +187,7 @@ def test_a_step_that_fails_ends_all_requests_and_the_engine_serves_on(
         def fail(plan: Any) -> Any:
             raise error("the device is gone")
 
-        patch.setattr(llm.engine.executor, "execute", fail)
+        patch.setattr(llm.engine.executor, "submit", fail)
         with pytest.raises(error, match="the device is gone"):
             llm.generate([PROMPT], GREEDY, use_tqdm=False)
     assert not llm.engine.has_unfinished
@@ -246,7 +246,17 @@ ENGINES: list[tuple[dict[str, Any], str]] = [
     ({"attention_implementation": "flash"}, "attention_implementation='flash'"),
     ({"attention_implementation": "mosaic_gpu"}, "attention_implementation='mosaic_gpu'"),
     ({"attention_implementation": "triton"}, "attention_implementation='triton' is a GPU kernel"),
-    ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: only 1 is supported so far; use 1"),
+    ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: JAX sees 1 cpu device(s); use at most 1"),
+    (
+        {"tensor_parallel_size": 3},
+        "tensor_parallel_size=3: 4 heads, 2 kv heads and an ffn of 56 do not divide into 3 equal",
+    ),
+    ({"parallel_style": "gspmd"}, "parallel_style='gspmd': choose one of shard_map, pjit"),
+    ({"num_processes": 2}, "num_processes=2: goes with coordinator='HOST:PORT' or 'auto'; give that too"),
+    (
+        {"coordinator": "h:1", "num_processes": 2, "process_id": 0},
+        "num_processes=2: tensor_parallel_size=1 is shared out",
+    ),
     ({"seed": -1}, "seed=-1: must be between 0 and"),
     ({"scan_unroll": "all"}, "scan_unroll='all'"),
     ({"load_format": "pickle"}, "load_format='pickle' does not exist; use one of auto"),

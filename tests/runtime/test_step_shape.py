@@ -21,6 +21,7 @@ def ragged(buckets: Buckets, tokens: int) -> StepShape:
 def test_a_step_gets_the_smallest_shape_that_holds_it(buckets):
     assert [decode(buckets, n).num_rows for n in (1, 2, 3, 8, 9, 17, 24)] == [2, 2, 4, 8, 16, 24, 24]
     assert [ragged(buckets, n).num_tokens for n in (2, 16, 17, 256, 257, 300)] == [16, 16, 32, 256, 300, 300]
+    assert [ragged(buckets, n).num_tokens for n in (33, 65, 97, 129, 193)] == [64, 96, 128, 192, 256]
     assert {ragged(buckets, n).num_rows for n in (2, 300)} == {24}
     assert buckets.fit(num_rows=1, num_tokens=1, num_samples=7, decode=True).num_samples == 8
 
@@ -28,6 +29,13 @@ def test_a_step_gets_the_smallest_shape_that_holds_it(buckets):
 def test_every_shape_that_can_be_needed_is_listed(buckets):
     shapes = {decode(buckets, n) for n in range(1, 25)} | {ragged(buckets, n) for n in range(1, 301)}
     assert shapes == set(buckets.all())
+
+
+def test_the_most_padding_is_that_of_the_smallest_step_that_needs_the_shape(buckets):
+    for shape in buckets.all():
+        kind = decode if shape.decode else ragged
+        sizes = [n for n in range(1, shape.num_tokens + 1) if kind(buckets, n) == shape]
+        assert buckets.most_padding(shape) == 1 - sizes[0] / shape.num_tokens
 
 
 def test_fields_of_a_packed_array_lie_side_by_side_and_fill_it(buckets):

@@ -45,6 +45,7 @@ class ReservedCache:
         self.max_model_len = max_model_len
         self.swap_space = SwapSpace(0)
         self.pinned: dict[str, list[int]] = {}
+        self.aside: set[int] = set()
         self.num_page_copies = 0
         self.on_evict: Callable[[int], None] | None = None
         self.pool = self._new_pool(config.num_pages)

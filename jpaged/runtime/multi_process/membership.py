@@ -1,0 +1,71 @@
+"""This process's part in an engine of several: leader or follower.
+
+Lives here: Membership and enter.
+Promises: all processes build the same engine: the leader chooses what depends on its machine, and the rest take it over.
+Must not know: how an engine is built.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Never
+
+from jpaged.config import EngineConfig
+from jpaged.runtime.multi_process.follower import Runner, Seat, follow
+from jpaged.runtime.multi_process.leader import Leader
+from jpaged.runtime.multi_process.peers import find_peers
+
+
+class Membership:
+    """One of `leader` and `seat` is there: this process leads, or follows."""
+
+    def __init__(self, leader: Leader | None, seat: Seat | None) -> None:
+        self.leader, self._seat = leader, seat
+
+    def agree(self, config: EngineConfig, choose: Callable[[], EngineConfig]) -> EngineConfig:
+        """The config that `choose` gives in the leader, with its sizes of the pool, in every process."""
+        if self.leader is not None:
+            chosen = choose()
+            cache = chosen.cache
+            sizes = [cache.num_pages, cache.num_host_pages, chosen.scheduler.max_model_len]
+            self.leader.tell("config", *sizes, chosen.digest())
+            return chosen
+        assert self._seat is not None
+        message = self._seat.receive()
+        if message[0] != "config":
+            raise ValueError("process 0 has given up before the engine was built; see what it said")
+        num_pages, num_host_pages, max_model_len, digest = message[1:]
+        chosen = dataclasses.replace(
+            config,
+            cache=dataclasses.replace(config.cache, num_pages=num_pages, num_host_pages=num_host_pages),
+            scheduler=dataclasses.replace(config.scheduler, max_model_len=max_model_len),
+        )
+        if chosen.digest() != digest:
+            raise ValueError(
+                f"with the pool's size the config has digest {chosen.digest()} here and {digest} in process 0; "
+                "start all processes with the same options"
+            )
+        return chosen
+
+    def follow(self, runner: Runner) -> Never:
+        """A follower's life: run what the leader plans, then end this process."""
+        assert self._seat is not None, "the leader does not follow"
+        follow(runner, self._seat)
+        sys.exit(0)
+
+
+def enter(config: EngineConfig, coordinator: str | None, num_processes: int | None, process_id: int | None) -> Any:
+    """Join the other processes, if there are any; None for a process alone. JAX must not have started.
+
+    Raises ValueError for what does not fit together, in every process.
+    """
+    peers = find_peers(coordinator, num_processes, process_id, os.environ)
+    if peers is None:
+        return None
+    from jpaged.runtime.multi_process.join import join
+
+    channels = join(peers, config.digest())
+    if peers.leads:
+        return Membership(Leader(channels), None)
+    return Membership(None, Seat(channels[0]))

@@ -1,0 +1,83 @@
+"""The plan of a step as plain values, and back.
+
+Lives here: to_message, from_message.
+Promises: what comes back equals what was sent; of sampling parameters only those that are set are sent.
+Must not know: connections, executors.
+"""
+
+from dataclasses import fields
+from typing import Any
+
+from jpaged.core.output import (
+    AdmittedSequence,
+    PageCopy,
+    PageGrant,
+    PageSwap,
+    Sample,
+    ScheduledSequence,
+    SchedulerOutput,
+)
+from jpaged.core.sampling_params import SamplingParams
+
+_DEFAULTS = SamplingParams()
+# What an executor needs no word of: how the host ends a sequence, and its text.
+_PARAMS = tuple(field.name for field in fields(SamplingParams))
+
+
+def to_message(plan: SchedulerOutput) -> list[Any]:
+    """A plan as nested lists of numbers, texts and None."""
+    return [
+        plan.step,
+        plan.rows,
+        plan.samples,
+        [_admitted_to(sequence) for sequence in plan.admitted],
+        plan.grants,
+        plan.copies,
+        plan.swapped_out,
+        plan.swapped_in,
+        plan.preempted,
+    ]
+
+
+def from_message(message: list[Any]) -> SchedulerOutput:
+    """The plan that `to_message` was given."""
+    step, rows, samples, admitted, grants, copies, swapped_out, swapped_in, preempted = message
+    return SchedulerOutput(
+        step=step,
+        rows=tuple(ScheduledSequence(*row) for row in rows),
+        samples=tuple(Sample(*sample) for sample in samples),
+        admitted=tuple(_admitted_from(sequence) for sequence in admitted),
+        grants=tuple(PageGrant(slot, column, tuple(pages)) for slot, column, pages in grants),
+        copies=tuple(PageCopy(*copy) for copy in copies),
+        swapped_out=tuple(PageSwap(*swap) for swap in swapped_out),
+        swapped_in=tuple(PageSwap(*swap) for swap in swapped_in),
+        preempted=tuple(preempted),
+    )
+
+
+def _admitted_to(sequence: AdmittedSequence) -> list[Any]:
+    return [
+        sequence.row_slot,
+        sequence.request_id,
+        sequence.index,
+        sequence.token_ids,
+        sequence.prompt_len,
+        _params_to(sequence.params),
+        sequence.seed,
+        sequence.stop_ids,
+    ]
+
+
+def _admitted_from(message: list[Any]) -> AdmittedSequence:
+    row_slot, request_id, index, token_ids, prompt_len, params, seed, stop_ids = message
+    return AdmittedSequence(
+        row_slot, request_id, index, tuple(token_ids), prompt_len, SamplingParams(**params), seed, tuple(stop_ids)
+    )
+
+
+def _params_to(params: SamplingParams) -> dict[str, Any]:
+    values = {name: getattr(params, name) for name in _PARAMS}
+    changed = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
+    if params.logit_bias is not None:
+        changed["logit_bias"] = dict(params.logit_bias)
+    return changed

@@ -1,0 +1,92 @@
+"""A step that the device has been given: what is fetched of it, and how that becomes a StepResult.
+
+Lives here: RunningStep.
+Promises: all that the host knew when the step was submitted is kept, since its row slots may change hands before the
+result is there; log probabilities cross over only if somebody asked for them.
+Must not know: programs, the pool, how plans are packed.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jpaged.core.output import PromptLogprobs, SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.runtime.packing import RowMirror
+from jpaged.runtime.sampler import SampleOutputs
+
+
+class PromptPart(NamedTuple):
+    """Packed tokens of a step, from `first` on, whose successors' logprobs are asked for: `count` of them, with
+    `num_top` likeliest ids each; the first successor stands at position `start` of the row slot's sequence."""
+
+    row_slot: int
+    start: int
+    first: int
+    count: int
+    num_top: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStep:
+    """The arrays that a submitted step will fill, how many logprobs each sample wants (-1: none), and which of the
+    prompt's are wanted."""
+
+    sampled: SampleOutputs
+    prompt: Any
+    wanted: tuple[int, ...]
+    prompt_parts: tuple[PromptPart, ...]
+    number: int = 0
+
+    def result(self) -> StepResult:
+        """Wait for the step, and give what the plan's samples drew."""
+        token_ids: np.ndarray = jax.device_get(self.sampled.token_ids)
+        return StepResult(tuple(token_ids[: len(self.wanted)].tolist()), self._logprobs(), self._prompt_logprobs())
+
+    def _logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        if all(n < 0 for n in self.wanted):
+            return None
+        table = jax.device_get(self.sampled)
+        return tuple(_token_logprobs(table, i, n) if n >= 0 else None for i, n in enumerate(self.wanted))
+
+    def _prompt_logprobs(self) -> tuple[PromptLogprobs, ...]:
+        if not self.prompt_parts:
+            return ()
+        table = jax.device_get(self.prompt)
+        return tuple(
+            PromptLogprobs(
+                part.row_slot,
+                part.start,
+                tuple(_token_logprobs(table, part.first + i, part.num_top) for i in range(part.count)),
+            )
+            for part in self.prompt_parts
+        )
+
+
+def running_step(plan: SchedulerOutput, mirror: RowMirror, sampled: SampleOutputs, prompt: Any) -> RunningStep:
+    """The step of `plan`, which was packed from `mirror` as it is now. `prompt` is None where no shape has targets."""
+    wanted = tuple(mirror.ints["num_logprobs"][[sample.row_slot for sample in plan.samples]].tolist())
+    parts = () if prompt is None else tuple(_prompt_parts(plan, mirror))
+    return RunningStep(sampled, prompt, wanted, parts)
+
+
+def _prompt_parts(plan: SchedulerOutput, mirror: RowMirror) -> list[PromptPart]:
+    parts: list[PromptPart] = []
+    first = 0
+    for row in plan.rows:
+        num_top = int(mirror.num_prompt_logprobs[row.row_slot])
+        last = min(row.start + row.num_tokens, int(mirror.ints["prompt_len"][row.row_slot]) - 1)
+        if num_top >= 0 and last > row.start:
+            parts.append(PromptPart(row.row_slot, row.start + 1, first, last - row.start, num_top))
+        first += row.num_tokens
+    return parts
+
+
+def _token_logprobs(table: Any, i: int, count: int) -> TokenLogprobs:
+    return TokenLogprobs(
+        logprob=float(table.logprobs[i]),
+        rank=int(table.ranks[i]),
+        top_ids=tuple(table.top_ids[i, :count].tolist()),
+        top_logprobs=tuple(table.top_logprobs[i, :count].tolist()),
+    )

@@ -1,0 +1,35 @@
+"""Where the host's time in a step goes.
+
+Lives here: Stages.
+Promises: every stage is a span of the profiler's trace under its own name; without a trace it costs a few microseconds.
+Must not know: what a stage does.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import jax
+
+
+class Stages:
+    """Seconds in each named stage so far. In the stage WAIT the host has nothing to do but wait for the device."""
+
+    WAIT = "wait"
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def span(self, name: str) -> Generator[None]:
+        """Count what runs within it as the stage `name`."""
+        start = time.perf_counter()
+        with jax.profiler.TraceAnnotation(name):
+            yield
+        self.seconds[name] += time.perf_counter() - start
+
+    @property
+    def host_time(self) -> float:
+        """Seconds in all stages but WAIT."""
+        return sum(seconds for name, seconds in self.seconds.items() if name != self.WAIT)

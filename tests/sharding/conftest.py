@@ -1,0 +1,28 @@
+"""What the tests of sharding share: checkpoints with eight heads, and what one device answers."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.sharding.checkpoints import CONFIGS, write_checkpoint
+from tests.sharding.workload import answers
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each small checkpoint, by its name."""
+    folder = tmp_path_factory.mktemp("sharding")
+    return {kind: write_checkpoint(folder / kind, kind) for kind in CONFIGS}
+
+
+@pytest.fixture(scope="session")
+def of_one_device(checkpoints: dict[str, Path]) -> Callable[[str], list]:
+    """What one device, in this process, answers with the checkpoint of that name."""
+
+    @functools.cache
+    def ids(kind: str) -> list:
+        return answers(str(checkpoints[kind]))["ids"]
+
+    return ids

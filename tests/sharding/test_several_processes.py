@@ -1,0 +1,80 @@
+"""Two processes with two devices each are one engine: the same tokens, a clear end when one is lost, clear refusals.
+
+The processes talk over Gloo; everything is on this machine.
+"""
+
+import json
+import signal
+import time
+
+import pytest
+
+from jpaged.runtime.multi_process.leader import EXIT_LOST
+from tests.sharding.job import job
+
+pytestmark = pytest.mark.slow
+BOTH = ({}, {})
+START = 150  # seconds for two processes to start and to compile, on a machine that has other work too
+
+
+def test_two_processes_of_two_devices_give_the_tokens_of_one_device(checkpoints, of_one_device):
+    with job("answer", *BOTH, model=str(checkpoints["llama"]), modes=["swap"]) as (leader, follower):
+        assert leader.ends(240) == 0, leader.err
+        assert follower.ends(30) == 0, follower.err
+        assert follower.out == "", "a follower says nothing: the leader answers"
+        assert json.loads(leader.out.splitlines()[-1])["ids"] == of_one_device("llama")[:1]
+
+
+def test_a_lost_follower_ends_the_job_within_30_seconds_and_a_restart_serves_again(checkpoints, monkeypatch):
+    model = str(checkpoints["llama"])
+    with job("serve", *BOTH, model=model) as (leader, follower):
+        leader.says('"round": 2', START)
+        follower.process.kill()
+        start = time.monotonic()
+        assert leader.ends(30) == EXIT_LOST
+        assert time.monotonic() - start < 30
+        assert "jpaged: process 1 (127.0.0.1) has gone" in leader.err
+        before = json.loads(leader.out.splitlines()[0])
+    monkeypatch.setenv("ROUNDS", "1")
+    with job("serve", *BOTH, model=model) as (leader, follower):
+        assert leader.ends(START) == 0 and follower.ends(30) == 0, leader.err + follower.err
+        assert json.loads(leader.out) == before
+
+
+def test_a_follower_that_stands_still_and_one_whose_leader_is_lost_are_noticed(checkpoints):
+    with job("serve", *BOTH, model=str(checkpoints["llama"])) as (leader, follower):
+        leader.says('"round": 1', START)
+        follower.process.send_signal(signal.SIGSTOP)
+        assert leader.ends(30) == EXIT_LOST
+        assert "process 1 (127.0.0.1) has given no sign of life for 20 s" in leader.err
+        follower.process.send_signal(signal.SIGCONT)
+        assert follower.ends(30) == EXIT_LOST
+        assert "process 0 has gone; this process follows it" in follower.err
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (
+            {"num_processes": 3, "tensor_parallel_size": 6},
+            "process 1 has num_processes=3 and process 0 has 2; start all of them alike",
+        ),
+        ({"max_num_seqs": 4}, "process 1 has another config (digest "),
+        ({"dtype": "bfloat16"}, "than process 0 (digest "),
+    ],
+)
+def test_processes_that_do_not_fit_together_are_refused_at_the_start(checkpoints, own, said):
+    with job("serve", {}, own, model=str(checkpoints["llama"])) as members:
+        for member in members:
+            assert member.ends(START) not in (0, EXIT_LOST)
+            assert "ValueError: " in member.err and said in member.err, member.err
+            assert member.out == ""
+
+
+def test_sizes_that_the_processes_cannot_share_are_refused(checkpoints):
+    with job("serve", *BOTH, model=str(checkpoints["llama"]), tensor_parallel_size=2) as members:
+        for member in members:
+            assert member.ends(START) != 0
+        assert "the processes have 4 devices together, and every one takes part; use tensor_parallel_size=4" in (
+            members[0].err + members[1].err
+        )
