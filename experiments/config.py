@@ -212,5 +212,12 @@ class ExperimentConfig:
         """A hexadecimal name of the point: equal configs have equal digests, whatever question they are asked for."""
         facts = asdict(self)
         del facts["question"]
-        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        # 1 and 1.0 are equal, so they are written alike.
+        plain = json.loads(json.dumps(facts), parse_float=_int_if_whole)
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _int_if_whole(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

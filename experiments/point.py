@@ -6,13 +6,14 @@ Must not know: files, sweeps, figures.
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from experiments.config import ExperimentConfig
 from experiments.traces import TRACES
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core.baselines.presets import with_policy
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import OpenLoop
@@ -20,7 +21,7 @@ from jpaged.core.request import Request, RequestMetrics, beam_params
 from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.clock import VirtualClock
-from jpaged.sim.cost_model import scaled
+from jpaged.sim.cost_model import CostModel, TableCostModel, scaled
 from jpaged.sim.executor import SimExecutor
 from jpaged.sim.hardware import hardware_named
 from jpaged.sim.profiles import load_profile
@@ -48,6 +49,8 @@ class Point:
 
     `stats` are the engine's own counters, `itl_ns` the gaps between tokens of all requests, `plan_digest` names all
     decisions. `refused` has the reasons by request number. `num_pages` is the pool's size, as it was resolved.
+    `outputs`: token ids by request number and index of the sequence, of a real executor; `executor_facts`: what else
+    there is to say of it.
     """
 
     config: ExperimentConfig
@@ -60,6 +63,8 @@ class Point:
     num_pages: int
     end_ns: int
     refused: dict[int, str] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], list[int]] | None = None
+    executor_facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def finished(self) -> np.ndarray:
@@ -91,6 +96,46 @@ def run_point(config: ExperimentConfig) -> Point:
     workload = build_workload(config.workload, traces=TRACES)
     model = preset(config.model.name)
     cache, scheduler = engine_configs(config, model)
+    return simulate(config, workload, cache, scheduler, cost_model(config, model), model.vocab_size)
+
+
+def check_point(config: ExperimentConfig) -> None:
+    """Raise the ValueError that `run_point` would, as far as it can be told without building the workload."""
+    if config.executor.kind == "sim":
+        model = preset(config.model.name)
+        check_pool(*engine_configs(config, model))
+        cost_model(config, model)
+
+
+def simulate(
+    config: ExperimentConfig,
+    workload: Workload,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    costs: CostModel,
+    vocab_size: int,
+) -> Point:
+    """What the scheduler makes of the workload in the times of `costs`."""
+    clock = VirtualClock()
+    # A table says what steps took, whatever was padded in them.
+    padded = scheduler.batching == "static" and not isinstance(costs, TableCostModel)
+    executor = SimExecutor(costs, clock, config.seed, page_size=cache.page_size, padded=padded)
+    observed = ObservedExecutor(executor, clock)
+    engine = Engine(scheduler, cache, observed, vocab_size=vocab_size, clock=clock)
+    if config.decoding.pin_prefix:
+        pin_prefix(engine, workload, vocab_size)
+        clock.restart()
+    log = RunLog(engine, digest=True)
+    observed.observer = log.add
+    requests = requests_of(config, workload, vocab_size, ids_matter=cache.enable_prefix_caching)
+    leap = Stride(engine, executor, log) if config.executor.strides else None
+    loop = OpenLoop(engine, clock, requests, workload.arrival_ns, leap=leap)
+    loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
+    return collect(config, workload, engine, loop, log, clock.now_ns)
+
+
+def cost_model(config: ExperimentConfig, model: ModelConfig) -> CostModel:
+    """The times of the simulated steps. Raises ValueError for a profile that does not hold for the model."""
     profile = load_profile(
         config.executor.cost_profile,
         model,
@@ -100,23 +145,9 @@ def run_point(config: ExperimentConfig) -> Point:
         kv_cache_dtype=config.cache.kv_cache_dtype,
     )
     factors = config.executor
-    if (factors.bandwidth, factors.flops, factors.host) != (1.0, 1.0, 1.0):
-        profile = scaled(profile, bandwidth=factors.bandwidth, flops=factors.flops, host_time=factors.host)
-    clock = VirtualClock()
-    padded = scheduler.batching == "static"
-    executor = SimExecutor(profile, clock, config.seed, page_size=cache.page_size, padded=padded)
-    observed = ObservedExecutor(executor, clock)
-    engine = Engine(scheduler, cache, observed, vocab_size=model.vocab_size, clock=clock)
-    if config.decoding.pin_prefix:
-        _pin(engine, workload, model.vocab_size)
-        clock.restart()
-    log = RunLog(engine, digest=True)
-    observed.observer = log.add
-    requests = requests_of(config, workload, model.vocab_size, ids_matter=cache.enable_prefix_caching)
-    leap = Stride(engine, executor, log) if config.executor.strides else None
-    loop = OpenLoop(engine, clock, requests, workload.arrival_ns, leap=leap)
-    loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
-    return collect(config, workload, engine, loop, log, clock.now_ns)
+    if (factors.bandwidth, factors.flops, factors.host) == (1.0, 1.0, 1.0):
+        return profile
+    return scaled(profile, bandwidth=factors.bandwidth, flops=factors.flops, host_time=factors.host)
 
 
 def preset(name: str) -> ModelConfig:
@@ -128,26 +159,45 @@ def preset(name: str) -> ModelConfig:
 
 def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheConfig, SchedulerConfig]:
     """The engine's two configs: the policy's fields, then those that the experiment gives."""
-    section, size = config.cache, config.hardware.tensor_parallel_size
-    kv_bytes = {"int8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float32": 4}.get(
-        config.model.dtype if section.kv_cache_dtype == "auto" else section.kv_cache_dtype, 2
-    )
-    fits = {"tensor_parallel_size": size, "page_size": section.page_size, "itemsize": kv_bytes}
+    section, overrides = config.cache, policy_overrides(config)
+    num_pages, num_host_pages = section.num_pages, section.num_host_pages
+    if num_pages is None or num_host_pages is None:
+        fitting, swapped = _pool_sizes(config, model)
+        num_pages = fitting if num_pages is None else num_pages
+        if num_host_pages is None:
+            num_host_pages = swapped if config.policy.name in ("paged", "vllm-2023") else 0
+    overrides |= {"num_pages": num_pages, "num_host_pages": num_host_pages}
+    if "max_model_len" not in overrides and config.policy.name == "paged":
+        overrides["max_model_len"] = min(model.max_length, num_pages * section.page_size)
+    return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+
+
+def _pool_sizes(config: ExperimentConfig, model: ModelConfig) -> tuple[int, int]:
+    """Pages that the device and the host have room for, with weights in the model's dtype."""
+    section, weight = config.cache, 4 if config.model.dtype == "float32" else 2
+    fits = {
+        "tensor_parallel_size": config.hardware.tensor_parallel_size,
+        "page_size": section.page_size,
+        "itemsize": weight,
+    }
+    dtype = config.model.dtype if section.kv_cache_dtype == "auto" else section.kv_cache_dtype
+    element = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype)
+    # A quantised element takes a byte, and each token and head a float32 scale.
+    head_bytes = model.head_dim + 4 if element is None else model.head_dim * element
+    factor = Fraction(model.head_dim * weight, head_bytes)
+    device = pages_that_fit(model, hardware_named(config.hardware.device), **fits)
+    return int(device * factor), int(swap_pages(model, **fits) * factor)
+
+
+def policy_overrides(config: ExperimentConfig) -> dict[str, Any]:
+    """The fields of both engine configs that the experiment gives, but for the sizes of the pools."""
+    section = config.cache
     overrides: dict[str, Any] = {"page_size": section.page_size, "kv_cache_dtype": section.kv_cache_dtype}
     overrides |= config.policy.overrides()
     for name in ("enable_prefix_caching", "watermark"):
         if getattr(section, name) is not None:
             overrides[name] = getattr(section, name)
-    overrides["num_pages"] = section.num_pages
-    if section.num_pages is None:
-        overrides["num_pages"] = pages_that_fit(model, hardware_named(config.hardware.device), **fits)
-    overrides["num_host_pages"] = section.num_host_pages
-    if section.num_host_pages is None:
-        swaps = config.policy.name in ("paged", "vllm-2023")
-        overrides["num_host_pages"] = swap_pages(model, **fits) if swaps else 0
-    if "max_model_len" not in overrides and config.policy.name == "paged":
-        overrides["max_model_len"] = min(model.max_length, overrides["num_pages"] * section.page_size)
-    return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+    return overrides
 
 
 def requests_of(config: ExperimentConfig, workload: Workload, vocab_size: int, *, ids_matter: bool) -> list[Request]:
@@ -183,7 +233,8 @@ def collect(
     seen = len(loop.metrics)
     rows = [_request_row(m) for m in loop.metrics] + [(0,) * 6] * (len(workload) - seen)
     columns = zip(*rows, strict=True) if rows else [()] * 6
-    requests = dict(zip(REQUEST_COLUMNS[3:], (np.array(c, np.int64) for c in columns), strict=True))
+    made = (np.array(column, np.int64) for column in columns)
+    requests: dict[str, np.ndarray] = dict(zip(REQUEST_COLUMNS[3:], made, strict=True))
     for name in REQUEST_COLUMNS[:3]:
         requests[name] = np.array(getattr(workload, name), np.int64)
     itl = [gap for m in loop.metrics if m is not None for gap in m.itl]
@@ -225,7 +276,7 @@ def _sampling(config: ExperimentConfig, output: int) -> SamplingParams:
     )
 
 
-def _pin(engine: Engine, workload: Workload, vocab_size: int) -> None:
+def pin_prefix(engine: Engine, workload: Workload, vocab_size: int) -> None:
     """Compute the shared prefix and hold it. A page is indexed when it is full, so the rest of the last is not held."""
     prefix = workload.token_ids(0, vocab_size)[: workload.shared_prefix_tokens]
     engine.add(

@@ -21,8 +21,8 @@ class EngineOptions:
 
     `warmup` "full" compiles every program that the engine can need before the first request, "lazy" each when it pays.
     `async_scheduling` plans a step while the one before it runs, wherever no answer depends on it.
-    `tensor_parallel_size` devices share each layer; `coordinator`, `num_processes` and `process_id` say that they are those
-    of several processes (docs/sharding.md). `parallel_style`: see ParallelConfig.
+    `tensor_parallel_size` devices share each layer, in the style `parallel_style` (see ParallelConfig); `coordinator`,
+    `num_processes` and `process_id` say that they are those of several processes (docs/sharding.md).
     `kv_memory` "auto" is None: as many pages as are wanted, within the memory that is free.
 
     Raises ValueError, before anything is fetched or read, for what can be told without the model.

@@ -144,7 +144,7 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
     )
     if team is not None and team.leader is None:
         team.follow(runner)
-    _check_pool_is_readable(config, runner.kv_pages, implementation)
+    _check_pool_is_readable(config, mesh.part_of(runner.kv_pages), implementation)
     engine = Engine(
         config.scheduler,
         config.cache,

@@ -49,8 +49,8 @@ def build_model(
 
     `dtype` is that of parameters and activations. `max_model_len` is the longest sequence that will be asked for; it
     fixes the base of dynamic rotary scaling, and OPT refuses more than its position table. `scan_unroll` is how
-    many layers a turn of the layer loop holds, or "full"; the parameter tree does not depend on it. `mesh`: the one over
-    which a compiler divides the model by its arguments' shardings; not for use inside `shard_map`.
+    many layers a turn of the layer loop holds, or "full"; the parameter tree does not depend on it. `mesh`: the one
+    over which a compiler divides the model by its arguments' shardings; not for use inside `shard_map`.
     """
     import jax.numpy as jnp
 

@@ -152,6 +152,10 @@ class DeviceMesh:
         """Where each parameter is split."""
         return param_specs(config.family, params)
 
+    def part_of(self, arrays: Any) -> Any:
+        """What one device has of sharded arrays, without contents."""
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.sharding.shard_shape(a.shape), a.dtype), arrays)
+
     def page_shardings(self) -> tuple[jax.sharding.Sharding, jax.sharding.Sharding]:
         """Where single pages of the pool lie on the devices, and in their host's pinned memory."""
         split = self.sharding(PAGE_SPEC) or jax.sharding.SingleDeviceSharding(self.device)

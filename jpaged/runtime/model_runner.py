@@ -37,8 +37,8 @@ from pallas_kernels import kv_pages as pages
 class ModelRunner:
     """Runs plans with a Flax model over a paged pool, on one device or on those of a mesh. An Executor.
 
-    `model` and `params` are as `mesh` builds and loads them; for one device (`mesh` None) parameters may be on the host.
-    Where other processes run the same programs, `leader` tells them every plan first.
+    `model` and `params` are as `mesh` builds and loads them; for one device (`mesh` None) parameters may be on the
+    host. Where other processes run the same programs, `leader` tells them every plan first.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class PromptPart(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RunningStep:
     """The arrays that a submitted step will fill, how many logprobs each sample wants (-1: none), and which of the
-    prompt's are wanted."""
+    prompt's are wanted. `number` is what other processes know the step by."""
 
     sampled: SampleOutputs
     prompt: Any

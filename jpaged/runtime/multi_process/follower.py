@@ -1,7 +1,7 @@
 """A process that runs what the leader plans.
 
 Lives here: Seat (a follower's connection to its leader) and follow, its life.
-Promises: the leader's plans, in order, at most two at a time; if the leader is lost, so is this process, with a message.
+Promises: the leader's plans, in order, at most two at a time; if the leader is lost, this process ends, and says so.
 Must not know: scheduling.
 """
 

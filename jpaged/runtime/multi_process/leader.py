@@ -58,11 +58,12 @@ class Leader:
         self._theirs: dict[int, dict[str, int]] = {}
         self._changed = threading.Condition()
         self._parted: str | None = None
-        self._closing = False
+        self._closing = threading.Event()
         self._seats = [_Seat(i + 1, channel) for i, channel in enumerate(channels)]
         for seat, channel in zip(self._seats, channels, strict=True):
             seat.link = Link(channel, lambda message, seat=seat: self._take(seat, message))
-        threading.Thread(target=self._watch, daemon=True, name="jpaged watch").start()
+        self._watching = threading.Thread(target=self._watch, daemon=True, name="jpaged watch")
+        self._watching.start()
         atexit.register(self.close)
 
     def tell(self, word: str, *values: Any) -> None:
@@ -93,16 +94,17 @@ class Leader:
             if self._parted is not None:
                 return
             self._parted = reason
-        self._closing = True
+        self._closing.set()
         self.tell("end", reason)
         # At its end JAX waits for all processes, and the followers have ended.
         atexit.register(end_process, f"a step failed ({reason}), and the other processes have ended")
 
     def close(self) -> None:
         """Let the followers go, and wait until they have gone."""
-        if self._closing:
+        if self._closing.is_set():
             return
-        self._closing = True
+        self._closing.set()
+        self._watching.join()
         self.tell("bye")
         for seat in self._seats:
             seat.left.wait(SILENT_SECONDS)
@@ -116,7 +118,7 @@ class Leader:
         """One message of a follower; called by its thread."""
         if message is None:
             seat.left.set()
-            if not self._closing:
+            if not self._closing.is_set():
                 end_process(f"{seat.name} has gone; this engine cannot go on without it. Start all processes again")
             return
         if message[0] == "failed":
@@ -144,11 +146,10 @@ class Leader:
             self._theirs = {n: digests for n, digests in self._theirs.items() if n > number}
 
     def _watch(self) -> None:
-        while not self._closing:
-            time.sleep(0.5)
+        while not self._closing.wait(0.5):
             now = time.monotonic()
             for seat in self._seats:
-                if not self._closing and now - seat.link.heard > SILENT_SECONDS:
+                if now - seat.link.heard > SILENT_SECONDS:
                     end_process(f"{seat.name} has given no sign of life for {SILENT_SECONDS:.0f} s. Start again")
             with self._changed:
                 oldest = min(self._sent_at.items(), default=None)

@@ -1,7 +1,7 @@
 """This process's part in an engine of several: leader or follower.
 
 Lives here: Membership and enter.
-Promises: all processes build the same engine: the leader chooses what depends on its machine, and the rest take it over.
+Promises: all processes build the same engine: the leader chooses what depends on its machine, the others take it over.
 Must not know: how an engine is built.
 """
 

@@ -1,0 +1,124 @@
+"""One YAML file an experiment: a question, a config, what is swept, what is shown.
+
+Lives here: `read_experiment` and Experiment, its points.
+Promises: every point is checked before any runs; an error names the file, the point and the field.
+Must not know: how points run.
+"""
+
+import copy
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.config import ExperimentConfig
+from experiments.files import from_plain, nearest, read_yaml, set_in
+from experiments.point import check_point
+
+SWEEPS = ("grid", "list", "zip")
+Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The points of a file, in its order: a config each, and the settings that tell it from the others.
+
+    `show`: which numbers of a summary its table has; empty: the usual ones.
+    """
+
+    name: str
+    question: str
+    configs: tuple[ExperimentConfig, ...]
+    settings: tuple[Setting, ...]
+    show: tuple[str, ...] = ()
+
+
+def read_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in a file; `overrides` ("cache.page_size=32") are of all its points, and go last.
+
+    `sweep` in the file may have a `grid` (name: values, all combinations), a `list` (of settings) and a `zip` (name:
+    values, the k-th with the k-th); points are all combinations of the three. Raises ValueError in one line.
+    """
+    facts = read_yaml(path)
+    try:
+        if not isinstance(facts, dict):
+            raise ValueError("holds no fields; begin with `question:`")
+        return _experiment(path.stem, facts, [parse_override(text) for text in overrides])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """The name and the value of "name=value", which is typed as in a config file. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"--set {text}: write it as name=value, such as cache.page_size=32")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(f"--set {text}: the value is no YAML; quote it") from None
+
+
+def _experiment(name: str, facts: dict[str, Any], overrides: list[tuple[str, Any]]) -> Experiment:
+    question = facts.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(f"question={question!r}: say in a sentence what the experiment is to answer")
+    sweep, show = facts.pop("sweep", {}), facts.pop("show", [])
+    if not isinstance(show, list) or not all(isinstance(key, str) for key in show):
+        raise ValueError(f"show={show!r}: must be a list of names in a summary")
+    found: dict[str, tuple[ExperimentConfig, Setting]] = {}
+    for setting in _settings(sweep):
+        plain = copy.deepcopy(facts)
+        for field, value in [*setting.items(), *overrides]:
+            set_in(plain, field, value)
+        label = ", ".join(f"{field}={value}" for field, value in setting.items())
+        try:
+            config = from_plain(plain)
+            check_point(config)
+        except ValueError as error:
+            raise ValueError(f"point {label}: {error}" if label else str(error)) from None
+        # What an override has made equal is one point.
+        found.setdefault(config.digest(), (config, setting))
+    configs, settings = zip(*found.values(), strict=True)
+    return Experiment(name, question.strip(), configs, _differing(settings), tuple(show))
+
+
+def _settings(sweep: Any) -> list[Setting]:
+    """All combinations of a sweep's three parts; of no sweep one empty setting."""
+    if not isinstance(sweep, dict):
+        raise ValueError(f"sweep={sweep!r}: must have {', '.join(SWEEPS)}")
+    for key in sweep:
+        if key not in SWEEPS:
+            raise ValueError(f"sweep.{key}: no such kind of sweep; {nearest(str(key), list(SWEEPS))}")
+    parts: list[list[Setting]] = [_listed(sweep["list"])] if "list" in sweep else []
+    zipped = _columns("sweep.zip", sweep.get("zip", {}))
+    if len({len(values) for values in zipped.values()}) > 1:
+        counts = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
+        raise ValueError(f"sweep.zip: the k-th values go together, but {counts}; give equally many")
+    if zipped:
+        parts.append([dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)])
+    for name, values in _columns("sweep.grid", sweep.get("grid", {})).items():
+        parts.append([{name: value} for value in values])
+    return [{k: v for setting in chosen for k, v in setting.items()} for chosen in itertools.product(*parts)]
+
+
+def _columns(where: str, columns: Any) -> dict[str, list[Any]]:
+    if not isinstance(columns, dict) or not all(isinstance(v, list) and v for v in columns.values()):
+        raise ValueError(f"{where}={columns!r}: must have a list of values for each name")
+    return columns
+
+
+def _listed(settings: Any) -> list[Setting]:
+    if not isinstance(settings, list) or not settings or not all(isinstance(s, dict) for s in settings):
+        raise ValueError(f"sweep.list={settings!r}: must be a list of settings, each of names and values")
+    return settings
+
+
+def _differing(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """The settings without the names that all have the same value of."""
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    swept = [name for name in names if len({repr(setting.get(name)) for setting in settings}) > 1]
+    return tuple({name: setting[name] for name in swept if name in setting} for setting in settings)

@@ -1,0 +1,172 @@
+"""One point of an experiment, run on this machine's device.
+
+Lives here: run_device_point, and `follow`, which lets the simulation decide again in the times that were measured.
+Promises: any memory policy over real tensors; programs are compiled before the clock starts; time moves between steps
+only, so that a simulation of the same times makes the same plans.
+Must not know: files, sweeps, figures.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from experiments.config import ExperimentConfig
+from experiments.point import Point, collect, pin_prefix, policy_overrides, requests_of, simulate
+from experiments.traces import TRACES
+from jpaged.config import CacheConfig, EngineConfig, SchedulerConfig
+from jpaged.core.baselines.presets import with_policy
+from jpaged.core.engine import Engine
+from jpaged.core.open_loop import MonotonicClock, OpenLoop
+from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.loading import EngineOptions, LoadedEngine
+from jpaged.sim.cost_model import TableCostModel
+from jpaged.sim.run_log import ObservedExecutor, RunLog
+from jpaged.sim.work import StepWork
+from jpaged.workloads import build_workload
+
+
+class StepClock:
+    """A clock (the TimedClock role) that shows the machine's time as it was when a step ended or a wait was over.
+
+    What the host does between two steps is shown as a part of the later one. So who is told the steps' times alone
+    knows what every decision knew.
+    """
+
+    def __init__(self) -> None:
+        self._machine = MonotonicClock()
+        self._now_ns = 0
+
+    def start(self) -> None:
+        """Let the run's time begin now."""
+        self._machine.start()
+        self._now_ns = 0
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds from the start to the end of the last step, or of the last wait."""
+        return self._now_ns
+
+    def now(self) -> float:
+        """The same in seconds."""
+        return self._now_ns / 1e9
+
+    def look(self) -> None:
+        """Show the machine's time."""
+        self._now_ns = max(self._now_ns, self._machine.now_ns)
+
+    def advance_to(self, time_ns: int) -> None:
+        """Sleep until it is that late, and show that time: being late is the next step's."""
+        self._machine.advance_to(time_ns)
+        self._now_ns = max(self._now_ns, time_ns)
+
+
+class _TimedExecutor:
+    """An executor whose steps move a StepClock."""
+
+    def __init__(self, execute: Callable[[SchedulerOutput], StepResult], clock: StepClock) -> None:
+        self._execute, self._clock = execute, clock
+
+    def execute(self, plan: SchedulerOutput) -> StepResult:
+        result = self._execute(plan)
+        self._clock.look()
+        return result
+
+
+def run_device_point(config: ExperimentConfig) -> Point:
+    """Run a config on the device that JAX finds. Raises ValueError, with the remedy, for what cannot be run."""
+    workload = build_workload(config.workload, traces=TRACES)
+    loaded = load_for(config)
+    clock = StepClock()
+    observed = ObservedExecutor(_TimedExecutor(loaded.runner.execute, clock), clock)
+    cache, vocab_size = loaded.config.cache, loaded.config.model.vocab_size
+    engine = Engine(loaded.config.scheduler, cache, observed, vocab_size=vocab_size, clock=clock)
+    loaded.runner.warm_up()
+    if config.decoding.pin_prefix:
+        pin_prefix(engine, workload, vocab_size)
+    log = RunLog(engine, digest=True)
+    observed.observer = log.add
+    # The prompts' ids reach the model, so they are never left out.
+    requests = requests_of(config, workload, vocab_size, ids_matter=True)
+    outputs: dict[tuple[int, int], list[int]] = {}
+    loop = OpenLoop(engine, clock, requests, workload.arrival_ns, on_deltas=lambda deltas: _keep(outputs, deltas))
+    clock.start()
+    loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
+    point = collect(config, workload, engine, loop, log, clock.now_ns)
+    return replace(point, outputs=outputs, executor_facts=_facts(loaded))
+
+
+def follow(config: ExperimentConfig, log: Mapping[str, Sequence[int]], facts: Mapping[str, Any]) -> Point:
+    """What the scheduler decides, on the simulated executor, in the times that a device was measured to take.
+
+    `log` is the step log of the device's run of `config`, `facts` its Point's `executor_facts`. It is the device's
+    Point again, but for the tokens. Raises ValueError where a step is another one than the device's, or for a beam
+    search, in which the model decides what is done next.
+    """
+    if config.decoding.method == "beam":
+        raise ValueError("decoding.method=beam: which beams live on is the model's to say; follow greedy or sample")
+    expected = {name: log[name] for name in StepWork._fields}
+    costs = TableCostModel("measured steps", log["device_ns"], log["host_ns"], expected)
+    cache, scheduler = CacheConfig(**facts["cache"]), SchedulerConfig(**facts["scheduler"])
+    workload = build_workload(config.workload, traces=TRACES)
+    return simulate(config, workload, cache, scheduler, costs, facts["vocab_size"])
+
+
+def load_for(config: ExperimentConfig) -> LoadedEngine:
+    """The model of a config with an engine under its policy. Raises ValueError for anything that a user can mend."""
+    from jpaged.loading import build_engine
+    from models import load_config, resolve_source
+
+    section = config.cache
+    source = resolve_source(config.model.name, load_format=config.model.load_format)
+    model = load_config(source)
+    overrides = policy_overrides(config) | {
+        "num_pages": section.num_pages,
+        "num_host_pages": section.num_host_pages or 0,
+    }
+    if "max_model_len" not in overrides:
+        room = model.max_length if section.num_pages is None else section.num_pages * section.page_size
+        overrides["max_model_len"] = min(model.max_length, room)
+    cache, scheduler = with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+    engine_config = EngineConfig(
+        model_name=config.model.name,
+        model=model,
+        dtype=config.model.dtype,
+        seed=config.seed,
+        load_format=config.model.load_format,
+        cache=cache,
+        scheduler=scheduler,
+    )
+    options = EngineOptions(
+        model=config.model.name,
+        dtype=config.model.dtype,
+        load_format=config.model.load_format,
+        num_pages=section.num_pages,
+        num_host_pages=section.num_host_pages,
+        seed=config.seed,
+    )
+    return build_engine(options, engine_config, source)
+
+
+def _keep(outputs: dict[tuple[int, int], list[int]], deltas: list[SequenceDelta]) -> None:
+    for delta in deltas:
+        if delta.hypothesis is not None:
+            outputs[int(delta.request_id), delta.index] = list(delta.hypothesis.token_ids)
+        elif delta.token_id is not None:
+            outputs.setdefault((int(delta.request_id), delta.index), []).append(delta.token_id)
+
+
+def _facts(loaded: LoadedEngine) -> dict[str, Any]:
+    """What the run depends on beside its config: the device, the kernels, and the engine's configs as resolved."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "device": device.device_kind,
+        "platform": device.platform,
+        "num_devices": len(jax.devices()),
+        "attention_implementation": loaded.attention_implementation,
+        "programs": loaded.runner.describe_programs(),
+        "vocab_size": loaded.config.model.vocab_size,
+        "cache": asdict(loaded.config.cache),
+        "scheduler": asdict(loaded.config.scheduler),
+    }

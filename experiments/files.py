@@ -1,0 +1,97 @@
+"""Configs and their YAML.
+
+Lives here: `from_plain` and `to_plain` between a tree of configs and what YAML holds; `read_yaml`, `dump_yaml`.
+Promises: typed strictly; an unknown key is an error that names the nearest, a wrong value one that names its field.
+Must not know: sweeps, command lines.
+"""
+
+import dataclasses
+import difflib
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from experiments.config import ExperimentConfig
+
+
+def from_plain(facts: dict[str, Any]) -> ExperimentConfig:
+    """The config that nested dicts describe. Raises ValueError, in one line, for whatever is wrong with them."""
+    _check_keys(ExperimentConfig, facts, "")
+    try:
+        return msgspec.convert(facts, ExperimentConfig)
+    except msgspec.ValidationError as error:
+        raise ValueError(_plain_message(error, facts)) from None
+
+
+def to_plain(config: ExperimentConfig) -> dict[str, Any]:
+    """Nested dicts of all fields. Equal configs give equal ones: a whole number in a field of floats is a float."""
+    typed = msgspec.convert(dataclasses.asdict(config), ExperimentConfig)
+    return msgspec.to_builtins(dataclasses.asdict(typed))
+
+
+def read_yaml(path: Path) -> Any:
+    """What the file holds. Raises ValueError if it is missing or no YAML."""
+    try:
+        return yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); give the path of a YAML file") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+def dump_yaml(facts: Any) -> str:
+    """YAML of plain values, in their order."""
+    return yaml.safe_dump(facts, sort_keys=False, width=120)
+
+
+def set_in(facts: dict[str, Any], name: str, value: Any) -> None:
+    """Set the field of a dotted name in nested dicts. Raises ValueError if a part before the last is no section."""
+    *parts, last = name.split(".")
+    for part in parts:
+        facts = facts.setdefault(part, {})
+        if not isinstance(facts, dict):
+            raise ValueError(f"{name}: {part} is no section")
+    facts[last] = value
+
+
+def _check_keys(kind: Any, facts: dict[str, Any], prefix: str) -> None:
+    known, sections = _names(kind), _sections(kind)
+    for key, value in facts.items():
+        if key not in known:
+            raise ValueError(f"{prefix}{key}: no such field; {nearest(str(key), known)}")
+        if key in sections and not isinstance(value, dict):
+            raise ValueError(f"{prefix}{key}={value!r}: must be a section, with {', '.join(_names(sections[key]))}")
+        if key in sections:
+            _check_keys(sections[key], value, f"{prefix}{key}.")
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """What to say to somebody who wrote `word` where one of `known` was wanted."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def _sections(kind: Any) -> dict[str, Any]:
+    """Those fields that are configs themselves."""
+    hints = typing.get_type_hints(kind)
+    return {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+
+
+def _plain_message(error: msgspec.ValidationError, facts: Any) -> str:
+    """msgspec's "what - at `$.where`" with the field first; a config's own ValueError as it was raised."""
+    what, _, where = str(error).rpartition(" - at `$")
+    field = where.strip("`").lstrip(".")
+    if isinstance(error.__cause__, ValueError):
+        cause, section = str(error.__cause__), f"{field}." if field else ""
+        return cause if cause.startswith(section) else f"{section}{cause}"
+    for part in re.findall(r"\w+", field):
+        facts = facts[int(part) if isinstance(facts, list) else part]
+    return f"{field}={facts!r}: {what[:1].lower()}{what[1:]}"

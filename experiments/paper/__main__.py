@@ -1,0 +1,89 @@
+"""`python -m experiments.paper`: run what the figures need, then write the report.
+
+Lives here: the command line, and how fast the simulation was.
+Promises: a run that was stopped goes on where it was; exit status 1 names what was wrong in one line.
+Must not know: what is in a figure.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from experiments.config import ExperimentConfig
+from experiments.paper.figures import FIGURES, plans_of
+from experiments.paper.plans import run_plan, together
+from experiments.paper.report import counted, write_report
+from experiments.paper.rows import MISS
+from experiments.paper.systems import VLLM, Setting, config_for
+from experiments.point import run_point
+from experiments.summary import Summary
+from experiments.sweep import PointsFailed, run_points
+
+# DistServe's simulator on 1,000 requests with ShareGPT's lengths, OPT-13B: 10.1 to 14.9 s on one core.
+_DISTSERVE = "70 to 100"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is asked for. Exits with 1 and one line if something was wrong with that."""
+    options = _parser().parse_args(arguments)
+    try:
+        _make(options)
+    except (ValueError, PointsFailed) as error:
+        sys.exit(f"error: {error}")
+
+
+def _make(options: argparse.Namespace) -> None:
+    start = time.perf_counter()
+    plans = plans_of([name.strip() for name in options.figures.split(",")], options.full)
+    ran: list[Summary] = []
+
+    def runner(configs: list[ExperimentConfig]) -> list[Summary]:
+        found = run_points(configs, options.output / "points", workers=options.workers, progress=sys.stderr.isatty())
+        ran.extend(found)
+        return found
+
+    results = run_plan(together(plans), runner)
+    write_report(results, options.output, full=options.full)
+    seconds = time.perf_counter() - start
+    speed = _speed()
+    timing = {"wall_s": round(seconds, 1), "points": len(ran), "requests_per_second": round(speed, 1)}
+    (options.output / "timing.json").write_text(json.dumps(timing, indent=1) + "\n")
+    for row in (row for r in results for row in r.rows if row.verdict == MISS):
+        print(f"miss: {row.figure}, {row.quantity}: paper {row.paper}, ours {row.ours}. {row.reason}")
+    print(counted(results))
+    print(f"{len(ran)} points in {seconds:.0f} s (those that had run before took none)")
+    print(
+        f"1,000 ShareGPT requests of OPT-13B at 2 a second: {speed:.0f} simulated requests a second on one core; "
+        f"DistServe's simulator, which has no page pool: {_DISTSERVE}"
+    )
+    print(f"report: {options.output / 'report.html'}")
+
+
+def _speed() -> float:
+    """Requests of the standard run that are simulated in a second, by one process."""
+    config = config_for(Setting(duration_s=500), VLLM, 2.0)
+    start = time.perf_counter()
+    point = run_point(config)
+    return len(point.workload) / (time.perf_counter() - start)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.paper",
+        description="The figures of the PagedAttention paper from the simulator that runs the real scheduler.",
+    )
+    parser.add_argument(
+        "--figures",
+        default=",".join(FIGURES),
+        help=f"separated by commas: {', '.join(FIGURES)}, or single panels such as 12a (default: all)",
+    )
+    parser.add_argument("--full", action="store_true", help="traces of the paper's lengths everywhere; takes hours")
+    parser.add_argument("--output", type=Path, default=Path("runs/paper"), help="folder of the report and the runs")
+    parser.add_argument("--workers", type=int, default=None, help="processes (default: one for each CPU)")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""The other figures, drawn as the paper draws them: bars, and lines over page or batch sizes.
+
+Lives here: PICTURES, a drawing by figure, and `draw`.
+Promises: ours is filled, the paper's hollow with a dashed edge, beside it.
+Must not know: where numbers are from.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.paper.draw import OURS, PAPER, draw_curves, new_figure, save
+from experiments.paper.memory import SHARES
+from experiments.paper.published import published
+from experiments.paper.rows import Result
+from experiments.paper.systems import FT, MAX, ORACLE, ORCAS, POW2, SYSTEMS, VLLM
+
+_SHARE_COLOURS = ("#4c956c", "#f2c14e", "#d1495b", "#c9c9c9")
+_LINES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")
+
+
+def draw(result: Result, folder: Path) -> Path:
+    """Write the picture of a result; its path."""
+    path = folder / f"fig{result.figure}.png" if result.figure[0].isdigit() else folder / f"{result.figure}.png"
+    save(PICTURES[result.figure](result), path)
+    return path
+
+
+def _fig1(result: Result) -> Any:
+    figure, axes = new_figure(2, 1, 5.8, 2.4)
+    top, bottom = axes[0][0], axes[1][0]
+    paper, data = published()["fig1_right"], result.data
+    for name, colour, marker in (("Existing systems", "#7f7f7f", "s"), ("vLLM", "#1f77b4", "o")):
+        top.plot(*zip(*paper["top"]["series"][name], strict=True), color=colour, marker=marker, **PAPER)
+        top.plot(*zip(*data[name], strict=True), color=colour, marker=marker, label=name, **OURS)
+    top.axhline(data["weights_GB"], color="#d62728", linewidth=0.9, linestyle=":", label="parameters")
+    full = data["weights_GB"] + data["pool_GB"]
+    top.axhline(full, color="black", linewidth=0.9, linestyle=":", label="parameters and the whole pool")
+    top.set_ylabel("memory (GB)", fontsize=8)
+    top.set_ylim(20, 42)
+    bottom.plot(*zip(*paper["bottom"]["series"]["Throughput"], strict=True), color="#9467bd", marker="D", **PAPER)
+    bottom.plot(*zip(*data["Throughput"], strict=True), color="#9467bd", marker="D", label="throughput", **OURS)
+    bottom.set_ylabel("throughput (token/s)", fontsize=8)
+    bottom.set_xlabel("batch size (requests)", fontsize=8)
+    bottom.set_ylim(0, 1200)
+    for one in (top, bottom):
+        one.set_xlim(0, 42)
+    _legend(figure, [*top.get_legend_handles_labels()[0], *bottom.get_legend_handles_labels()[0]], columns=3)
+    return figure
+
+
+def _fig2(result: Result) -> Any:
+    figure, axes = new_figure(1, 1, 7.4, 3.2)
+    one = axes[0][0]
+    systems = (MAX, POW2, ORACLE, VLLM)
+    for offset, shares, ours in ((-0.2, result.data, True), (0.2, published()["fig2"]["vector"], False)):
+        base = [0.0] * len(systems)
+        for i, (share, colour) in enumerate(zip(SHARES, _SHARE_COLOURS, strict=True)):
+            heights = [shares[name][i] for name in systems]
+            places = [at + offset for at in range(len(systems))]
+            label = share if ours else None
+            one.bar(places, heights, 0.36, bottom=base, label=label, **_look(colour, ours))
+            for x, low, height in zip(places, base, heights, strict=True):
+                if height > 4:
+                    one.text(x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=7)
+            base = [low + height for low, height in zip(base, heights, strict=True)]
+    one.set_xticks(range(len(systems)), [_plain(name) for name in systems], fontsize=8)
+    one.set_ylabel("KV cache usage (%)", fontsize=8)
+    one.set_ylim(0, 100)
+    _legend(figure, one.get_legend_handles_labels()[0], columns=6, bars=True)
+    return figure
+
+
+def _fig13(result: Result) -> Any:
+    figure, axes = new_figure(1, 2, 4.2, 2.8)
+    systems = (*ORCAS, VLLM)
+    for one, (title, limit) in zip(axes[0], (("ShareGPT 2 req/s", 40), ("Alpaca 30 req/s", None)), strict=True):
+        _pairs(
+            one,
+            [_plain(name) for name in systems],
+            [result.data[title][name] for name in systems],
+            [published()["fig13"][title][name] for name in systems],
+            [SYSTEMS[name].colour for name in systems],
+        )
+        one.set_title(title, fontsize=9)
+        one.set_ylim(0, limit)
+    axes[0][0].set_ylabel("batched requests", fontsize=8)
+    _legend(figure, [], columns=2, bars=True)
+    return figure
+
+
+def _fig15(result: Result) -> Any:
+    figure, axes = new_figure(1, 2, 4.0, 2.8)
+    for one, (key, label, title, colour) in zip(
+        axes[0],
+        (
+            ("parallel", "output sequences", "parallel sampling", "#1f77b4"),
+            ("beam", "beam width", "beam search", "#2ca02c"),
+        ),
+        strict=True,
+    ):
+        _pairs(one, ["2", "4", "6"], result.data[key], published()["fig15"][key], [colour] * 3)
+        one.set_xlabel(label, fontsize=8)
+        one.set_title(title, fontsize=9)
+        one.set_ylim(0, 1.15 * max(*result.data[key], *published()["fig15"][key]))
+    axes[0][0].set_ylabel("memory saved (%)", fontsize=8)
+    _legend(figure, [], columns=2, bars=True)
+    return figure
+
+
+def _pairs(axes: Any, names: Sequence[str], ours: Sequence[float], paper: Sequence[float], colours: list[str]) -> None:
+    """Two bars a name, ours and the paper's, with their values on top."""
+    for offset, values, mine in ((-0.2, ours, True), (0.2, paper, False)):
+        for at, (value, colour) in enumerate(zip(values, colours, strict=True)):
+            axes.bar(at + offset, value, 0.36, **_look(colour, mine))
+            axes.annotate(
+                f"{value:.1f}", (at + offset, value), (0, 2), textcoords="offset points", ha="center", fontsize=7
+            )
+    axes.set_xticks(range(len(names)), names, fontsize=8)
+
+
+def _page_sizes(result: Result) -> Any:
+    """Lines over page sizes: Figs. 18b, 19a, 19b."""
+    log = result.figure != "19a"
+    figure, axes = new_figure(1, 1, 6.4, 3.2)
+    one = axes[0][0]
+    paper = published()[f"fig{result.figure}"]["series"]
+    for (name, line), colour, marker in zip(result.data.items(), _LINES, "os^D", strict=False):
+        one.plot(*zip(*paper[name], strict=True), color=colour, marker=marker, **PAPER)
+        one.plot(*zip(*line, strict=True), color=colour, marker=marker, label=name, **OURS)
+    one.set_xscale("log", base=2)
+    one.set_xticks([size for size, _ in next(iter(result.data.values()))])
+    one.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if log:
+        # The paper's axis is linear; on it nothing of the bottom of the U can be told.
+        one.set_yscale("log")
+    else:
+        one.set_ylim(0, 150)
+    one.set_xlabel("page size (tokens)", fontsize=8)
+    one.set_ylabel("normalized latency (s/token)" if log else "time (ms)", fontsize=8)
+    _legend(figure, one.get_legend_handles_labels()[0], columns=3)
+    return figure
+
+
+def _headline(result: Result) -> Any:
+    figure, axes = new_figure(1, 3, 3.6, 2.9)
+    for one, (letter, variants) in zip(axes[0], result.data.items(), strict=True):
+        rivals = (FT, *ORCAS)
+        ratios = {v: [knees[VLLM] / knees[name] for name in rivals] for v, knees in variants.items()}
+        first = next(iter(ratios.values()))
+        paper = {row.quantity: row.paper for row in result.rows}
+        model = {"a": "opt-13b", "b": "opt-66b", "c": "opt-175b"}[letter]
+        theirs = [float(paper[f"rate of vLLM over {name}'s under ideal; {model}, ShareGPT"]) for name in rivals]
+        _pairs(one, ["FT", *(_plain(name) for name in ORCAS)], first, theirs, [SYSTEMS[n].colour for n in rivals])
+        if len(ratios) > 1:
+            columns = list(zip(*ratios.values(), strict=True))
+            low = [value - min(column) for value, column in zip(first, columns, strict=True)]
+            high = [max(column) - value for value, column in zip(first, columns, strict=True)]
+            places = [at - 0.3 for at in range(len(rivals))]
+            one.errorbar(places, first, yerr=(low, high), fmt="none", ecolor="black", elinewidth=1, capsize=2)
+        one.set_title(f"{model}, ShareGPT", fontsize=9)
+        one.set_ylim(0, 1.12 * max(*first, *theirs))
+    axes[0][0].set_ylabel("vLLM's rate over the other's", fontsize=8)
+    _legend(figure, [], columns=2, bars=True)
+    return figure
+
+
+def _legend(figure: Any, handles: Sequence[Any], *, columns: int, bars: bool = False) -> None:
+    """The legend below the panels, with which marks are ours and which the paper's."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    which: list[Any] = [
+        Patch(label="this simulator", **_look("#555555", True)),
+        Patch(label="the paper", **_look("#555555", False)),
+    ]
+    if not bars:
+        which = [
+            Line2D([], [], color="black", marker="o", label="this simulator", **OURS),
+            Line2D([], [], color="black", marker="o", label="the paper", **PAPER),
+        ]
+    figure.legend(handles=[*handles, *which], loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+
+
+def _look(colour: str, ours: bool) -> dict[str, Any]:
+    """A bar of ours is filled, the paper's is light with a dashed edge."""
+    from matplotlib.colors import to_rgb
+
+    if ours:
+        return {"facecolor": colour, "edgecolor": "black", "linewidth": 0.6}
+    light = tuple(1 - 0.25 * (1 - part) for part in to_rgb(colour))
+    return {"facecolor": light, "edgecolor": colour, "linewidth": 1.1, "linestyle": "--"}
+
+
+def _plain(name: str) -> str:
+    return name.replace(" ", "\n")
+
+
+PICTURES: dict[str, Callable[[Result], Any]] = {
+    "1": _fig1,
+    "2": _fig2,
+    "12": draw_curves,
+    "13": _fig13,
+    "14": draw_curves,
+    "15": _fig15,
+    "16": draw_curves,
+    "17": draw_curves,
+    "18b": _page_sizes,
+    "19a": _page_sizes,
+    "19b": _page_sizes,
+    "headline": _headline,
+}

@@ -1,0 +1,51 @@
+"""A recorded run, run again.
+
+Lives here: `replay`.
+Promises: what is recorded is not changed; every difference is said.
+Must not know: command lines, sweeps.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+from experiments.config import ExperimentConfig
+from experiments.files import from_plain, read_yaml
+from experiments.launchers import Job, attempt
+from experiments.point import Point
+from experiments.record import FACT_FILES, OUTPUTS_FILE, TIME_FILES, compare_runs, is_done, record_point
+from jpaged.sim.step_log import read_step_log
+
+
+def read_config(folder: Path) -> ExperimentConfig:
+    """The config of a run folder. Raises ValueError if there is no whole run."""
+    if not is_done(folder):
+        raise ValueError(f"{folder}: has no DONE, so no whole run; give the folder of a run, such as runs/NAME/DIGEST")
+    return from_plain(read_yaml(folder / "config.yaml"))
+
+
+def replay(folder: Path) -> list[str]:
+    """How a second run of a folder's config differs from it, in lines for people; none if the two agree.
+
+    A simulated run must have the same files. A device's run must have the same plans and tokens where all requests came
+    at once. Where they came in time, plans depend on the device's speed: then the simulated executor repeats the run
+    in the recorded times of its steps, and must decide the same. Raises ValueError if it cannot be run again.
+    """
+    config = read_config(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        again = Path(scratch) / folder.resolve().name
+        if config.executor.kind == "jax" and config.workload.arrivals != "all_at_once":
+            record_point(again, _followed(folder, config), {})
+            return compare_runs(folder, again, (*FACT_FILES, *TIME_FILES))
+        error = attempt(Job(config, again)).error
+        if error is not None:
+            raise ValueError(f"{folder}: failed when it was run again: {error}")
+        measured = config.executor.kind == "jax"
+        return compare_runs(folder, again, (*FACT_FILES, OUTPUTS_FILE) if measured else (*FACT_FILES, *TIME_FILES))
+
+
+def _followed(folder: Path, config: ExperimentConfig) -> Point:
+    from experiments.device_point import follow
+
+    facts = json.loads((folder / "provenance.json").read_text())["executor"]
+    return follow(config, read_step_log(folder / "step_times.csv.gz"), facts)

@@ -1,0 +1,95 @@
+"""`python -m experiments.run CONFIG`: run the points of an experiment, or replay a recorded one.
+
+Lives here: the command line, and what it prints.
+Promises: a user's mistake is one line and exit code 2; failed points, or a replay that differs, are exit code 1.
+Must not know: how points run.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from experiments.config_file import Experiment, read_experiment
+from experiments.launchers import LAUNCHERS
+from experiments.record import is_done
+from experiments.replay import replay
+from experiments.summary import Summary
+from experiments.sweep import PointsFailed, run_points
+from experiments.table import results_table, write_index
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="A field of all points; repeatable.")
+@click.option("--launcher", type=click.Choice(list(LAUNCHERS)), default="local", show_default=True)
+@click.option("--ray-address", help="A Ray cluster's address, for --launcher ray; default: this machine.")
+@click.option("--workers", type=click.IntRange(1), help="Points at once; default: one for each CPU.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder.")
+@click.option("--dry-run", is_flag=True, help="Check the config and list its points.")
+@click.option("--replay", "recorded", type=click.Path(path_type=Path), metavar="RUN", help="Run a run folder again.")
+def main(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    launcher: str,
+    ray_address: str | None,
+    workers: int | None,
+    output: Path,
+    dry_run: bool,
+    recorded: Path | None,
+) -> None:
+    """Run the experiment of a CONFIG file; each point leaves a folder in OUTPUT, and is never run twice."""
+    if (config is None) == (recorded is None):
+        raise click.UsageError("give a CONFIG, or --replay RUN")
+    if ray_address is not None:
+        os.environ["RAY_ADDRESS"] = ray_address
+    try:
+        if recorded is not None:
+            sys.exit(_replay(recorded))
+        assert config is not None
+        experiment = read_experiment(config, overrides)
+        root = output / experiment.name
+        click.echo(f"{experiment.question}\n{len(experiment.configs)} points, in {root}")
+        if dry_run:
+            click.echo(_listing(experiment, root))
+            return
+        sys.exit(_run(experiment, root, launcher, workers))
+    except ValueError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+def _run(experiment: Experiment, root: Path, launcher: str, workers: int | None) -> int:
+    summaries: list[Summary | None]
+    errors: dict[str, str] = {}
+    try:
+        summaries = list(run_points(experiment.configs, root, launcher=launcher, workers=workers))
+    except PointsFailed as failed:
+        summaries, errors = failed.summaries, failed.errors
+    write_index(root / "index.csv", experiment, summaries)
+    click.echo(results_table(experiment, summaries))
+    for digest, text in errors.items():
+        click.echo(f"error: point {root / digest} failed: {text}", err=True)
+    return 1 if errors else 0
+
+
+def _replay(folder: Path) -> int:
+    differences = replay(folder)
+    for line in differences:
+        click.echo(line)
+    click.echo(f"{folder}: {'differs from what was recorded' if differences else 'agrees with what was recorded'}")
+    return 1 if differences else 0
+
+
+def _listing(experiment: Experiment, root: Path) -> str:
+    lines: list[str] = []
+    for config, setting in zip(experiment.configs, experiment.settings, strict=True):
+        done = "done" if is_done(root / config.digest()) else "to run"
+        label = ", ".join(f"{name}={value}" for name, value in setting.items())
+        lines.append(f"{config.digest()}  {done:6}  {label}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

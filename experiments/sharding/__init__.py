@@ -1,0 +1,1 @@
+"""One model on several devices: what the compiled programs exchange, what memory they take, what they answer."""

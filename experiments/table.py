@@ -1,0 +1,73 @@
+"""Results as text for people and as one CSV for programs.
+
+Lives here: `results_table`, `write_index`.
+Promises: a line a point, in the order of the experiment.
+Must not know: how points are run.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.config_file import Experiment
+from experiments.files import nearest
+from experiments.summary import Summary
+
+USUAL = (
+    "completed",
+    "request_throughput",
+    "output_throughput",
+    "mean_normalized_latency_s",
+    "median_ttft_ms",
+    "median_tpot_ms",
+    "mean_running_requests",
+    "kv_waste_share",
+    "saturated",
+)
+
+
+def results_table(experiment: Experiment, summaries: Sequence[Summary | None]) -> str:
+    """A line a point: what tells it from the others, then the numbers that the experiment shows.
+
+    Raises ValueError for a number that no summary has.
+    """
+    shown = experiment.show or USUAL
+    names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
+    rows = [[*(name.rpartition(".")[2] for name in names), *shown]]
+    for setting, summary in zip(experiment.settings, summaries, strict=True):
+        if summary is not None:
+            _check_names(shown, summary)
+        values = ["failed"] * len(shown) if summary is None else [_text(summary[key]) for key in shown]
+        rows.append([*(str(setting.get(name, "")) for name in names), *values])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def write_index(path: Path, experiment: Experiment, summaries: Sequence[Summary | None]) -> None:
+    """A CSV with a row a point that has run: its folder, its settings, its whole summary."""
+    names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
+    done = [
+        {"run": config.digest(), **setting, **summary}
+        for config, setting, summary in zip(experiment.configs, experiment.settings, summaries, strict=True)
+        if summary is not None
+    ]
+    keys = list(done[0].keys() - set(names) - {"run"}) if done else []
+    keys.sort(key=list(done[0]).index if done else None)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["run", *names, *keys], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(done)
+
+
+def _check_names(shown: Sequence[str], summary: Summary) -> None:
+    for key in shown:
+        if key not in summary:
+            raise ValueError(f"show: {key} is not in a summary; {nearest(key, list(summary))}")
+
+
+def _text(value: float | int | str | bool | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "-" if value is None else str(value)
