@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from experiments.paper.curves import panels_of
+from experiments.paper.panels import panels_of
 from experiments.paper.published import KNEE_S, Line, panel
 from experiments.paper.rows import Result
 from experiments.paper.systems import SYSTEMS

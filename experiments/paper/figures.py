@@ -6,8 +6,9 @@ Must not know: what is inside a figure.
 """
 
 from experiments.paper import batches, memory, pages
-from experiments.paper.curves import curve_figure, panels_of
+from experiments.paper.curves import curve_figure
 from experiments.paper.headline import headline
+from experiments.paper.panels import panels_of
 from experiments.paper.plans import Plan
 from experiments.paper.rows import Result
 

@@ -7,8 +7,8 @@ Must not know: how the bands are drawn.
 
 from dataclasses import replace
 
-from experiments.paper.curves import panels_of
 from experiments.paper.knees import Curve, curve
+from experiments.paper.panels import panels_of
 from experiments.paper.plans import Plan, together
 from experiments.paper.published import PublishedPanel, panel
 from experiments.paper.rows import Result, Row, order_of

@@ -8,8 +8,8 @@ import pytest
 from experiments.config import ExperimentConfig
 from experiments.paper import memory, pages
 from experiments.paper.__main__ import main
-from experiments.paper.curves import PANELS
 from experiments.paper.figures import FIGURES, plans_of
+from experiments.paper.panels import PANELS
 from experiments.paper.plans import run_plan
 from experiments.paper.published import panel
 from experiments.paper.report import counted, markdown, write_report
