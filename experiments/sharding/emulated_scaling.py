@@ -32,7 +32,7 @@ def point(folder: str, shards: int, style: str) -> dict[str, Any]:
 
     llm = LLM(
         folder, load_format="dummy", tensor_parallel_size=shards, parallel_style=style, max_num_seqs=ROWS,
-        max_num_batched_tokens=64, max_model_len=128, num_pages=24, preemption_mode="recompute", scan_unroll="full",
+        max_num_batched_tokens=64, max_model_len=128, num_pages=18, preemption_mode="recompute", scan_unroll="full",
     )  # fmt: skip
     prompts = [[(7 * i + 13 * j) % 4000 + 3 for j in range(PROMPT)] for i in range(ROWS)]
     params = SamplingParams(temperature=0.0, max_tokens=OUTPUT, ignore_eos=True)

@@ -7,27 +7,31 @@ Must not know: what a stage does.
 
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import jax
 
 
 class Stages:
-    """Seconds in each named stage so far. In the stage WAIT the host has nothing to do but wait for the device."""
+    """Seconds in each named stage so far. In the stage WAIT the host has nothing to do but wait for the device.
+
+    `clock` gives the seconds; another one than the wall's is for measurements.
+    """
 
     WAIT = "wait"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:
         """Count what runs within it as the stage `name`."""
-        start = time.perf_counter()
+        start = self._clock()
         with jax.profiler.TraceAnnotation(name):
             yield
-        self.seconds[name] += time.perf_counter() - start
+        self.seconds[name] += self._clock() - start
 
     @property
     def host_time(self) -> float:

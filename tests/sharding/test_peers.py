@@ -7,7 +7,10 @@ import pytest
 
 from jpaged.runtime.multi_process.peers import Peers, find_peers, first_host
 
-SLURM = {"SLURM_JOB_ID": "8193", "SLURM_STEP_NODELIST": "gpu[07-09,12]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2"}
+SLURM = {
+    "SLURM_JOB_ID": "8193", "SLURM_STEP_NODELIST": "gpu[07-09,12]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "1",
+}  # fmt: skip
 OMPI = {
     "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": "1",
@@ -24,8 +27,8 @@ def test_flags_say_it_all():
 @pytest.mark.parametrize(
     ("environ", "peers"),
     [
-        (SLURM, Peers("gpu07", 61441, 4, 2)),
-        (SLURM | {"JAX_COORDINATOR_PORT": "9311"}, Peers("gpu07", 9311, 4, 2)),
+        (SLURM, Peers("gpu07", 61441, 4, 2, 1)),
+        (SLURM | {"JAX_COORDINATOR_PORT": "9311", "JAX_LOCAL_DEVICE_IDS": "0"}, Peers("gpu07", 9311, 4, 2)),
         (OMPI, Peers("10.96.0.1", 1531576320 // 4096 % 4096 + 61440, 2, 1)),
         (
             {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"} | SLURM,

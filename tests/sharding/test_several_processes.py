@@ -56,8 +56,8 @@ def test_a_follower_that_stands_still_and_one_whose_leader_is_lost_are_noticed(c
     ("own", "said"),
     [
         (
-            {"num_processes": 3, "tensor_parallel_size": 6},
-            "process 1 has num_processes=3 and process 0 has 2; start all of them alike",
+            {"num_processes": 4},
+            "process 1 has num_processes=4 and process 0 has 2; start all of them alike",
         ),
         ({"max_num_seqs": 4}, "process 1 has another config (digest "),
         ({"dtype": "bfloat16"}, "than process 0 (digest "),

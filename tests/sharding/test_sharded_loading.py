@@ -31,11 +31,11 @@ def test_a_checkpoint_that_is_larger_than_a_process_may_hold_loads_in_two(tmp_pa
         num_hidden_layers=16,
     )  # fmt: skip
     with job("load", {}, {}, devices=1, model=str(folder)) as members:
-        for member in members:
+        for i, member in enumerate(members):
             assert member.ends(150) == 0, member.err
             found = re.search(r"read (\d+) held (\d+) of (\d+)", member.out)
             assert found is not None, member.out
             read, held, size = map(int, found.groups())
-            assert held == read + 512 * 4, "a row of zeros pads the vocabulary of 97"
+            assert held == read + i * 512 * 4, "a row of zeros in the last shard pads the vocabulary of 97"
             assert held < 0.51 * size
             assert "the whole does not fit" in member.out

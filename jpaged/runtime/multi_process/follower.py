@@ -54,6 +54,7 @@ class Seat:
         if not self._dismissed:
             self.send("failed", "it ended before its time; see what it said")
             os._exit(EXIT_LOST)
+        self.close()
 
     def _take(self, message: list[Any] | None) -> None:
         if message is None:

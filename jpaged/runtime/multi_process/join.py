@@ -44,7 +44,7 @@ def join(peers: Peers, digest: str, timeout: float = START_SECONDS) -> list[Chan
     if "JAX_CPU_COLLECTIVES_IMPLEMENTATION" not in os.environ:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        f"{_bracketed(peers.host)}:{port}", peers.num_processes, peers.process_id,
+        f"{_bracketed(peers.host)}:{port}", peers.num_processes, peers.process_id, local_device_ids=peers.local_id,
         cluster_detection_method="deactivate", initialization_timeout=int(timeout),
     )  # fmt: skip
     _meet()

@@ -34,6 +34,7 @@ class Membership:
         assert self._seat is not None
         message = self._seat.receive()
         if message[0] != "config":
+            self._seat.close()
             raise ValueError("process 0 has given up before the engine was built; see what it said")
         num_pages, num_host_pages, max_model_len, digest = message[1:]
         chosen = dataclasses.replace(

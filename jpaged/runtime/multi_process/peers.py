@@ -15,12 +15,16 @@ _PORTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """`num_processes` processes that meet at `host`:`port`, where process 0 listens; this is `process_id`."""
+    """`num_processes` processes that meet at `host`:`port`, where process 0 listens; this is `process_id`.
+
+    `local_id`: the one GPU of its machine that the process takes, where the launcher has numbered them; None: all.
+    """
 
     host: str
     port: int
     num_processes: int
     process_id: int
+    local_id: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_processes < 2:
@@ -55,9 +59,9 @@ def find_peers(
                 raise ValueError(f"{name}={value}: goes with coordinator='HOST:PORT' or 'auto'; give that too")
         return None
     if coordinator == AUTO:
-        address, number, this = _from_environment(environ)
+        address, number, this, local = _from_environment(environ)
     else:
-        address, number, this = coordinator, None, None
+        address, number, this, local = coordinator, None, None, None
     number = num_processes if num_processes is not None else number
     this = process_id if process_id is not None else this
     for name, value in (("num_processes", number), ("process_id", this)):
@@ -67,28 +71,35 @@ def find_peers(
     if not host or not port.isdigit():
         raise ValueError(f"coordinator={address!r}: give HOST:PORT, such as 10.0.0.1:9311, or auto")
     assert number is not None and this is not None
-    return Peers(host.strip("[]"), int(port), number, this)
+    return Peers(host.strip("[]"), int(port), number, this, local)
 
 
-def _from_environment(environ: Mapping[str, str]) -> tuple[str, int | None, int | None]:
+def _from_environment(environ: Mapping[str, str]) -> tuple[str, int | None, int | None, int | None]:
     if "JAX_COORDINATOR_ADDRESS" in environ:
         number, this = environ.get("JAX_NUM_PROCESSES"), environ.get("JAX_PROCESS_ID")
-        return environ["JAX_COORDINATOR_ADDRESS"], _number(number), _number(this)
+        return environ["JAX_COORDINATOR_ADDRESS"], _number(number), _number(this), None
     if all(f"SLURM_{name}" in environ for name in ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID")):
         host = first_host(environ["SLURM_STEP_NODELIST"])
         port = _port(environ, int(environ["SLURM_JOB_ID"]))
-        return f"{host}:{port}", int(environ["SLURM_NTASKS"]), int(environ["SLURM_PROCID"])
+        local = _local(environ, "SLURM_LOCALID")
+        return f"{host}:{port}", int(environ["SLURM_NTASKS"]), int(environ["SLURM_PROCID"]), local
     if "OMPI_MCA_orte_hnp_uri" in environ:
         uri = environ["OMPI_MCA_orte_hnp_uri"]
         found = re.search(r"tcp://([^,:]+)|tcp6://\[([^,\]]+)", uri)
         if found is not None:
             port = _port(environ, int(uri.split(".")[0]) // _PORTS)
             host = found[1] or f"[{found[2]}]"
-            return f"{host}:{port}", int(environ["OMPI_COMM_WORLD_SIZE"]), int(environ["OMPI_COMM_WORLD_RANK"])
+            number, this = int(environ["OMPI_COMM_WORLD_SIZE"]), int(environ["OMPI_COMM_WORLD_RANK"])
+            return f"{host}:{port}", number, this, _local(environ, "OMPI_COMM_WORLD_LOCAL_RANK")
     raise ValueError(
         "coordinator='auto': neither srun, Open MPI 4's mpirun nor JAX_COORDINATOR_ADDRESS is in the environment; "
         "give coordinator='HOST:PORT', num_processes and process_id"
     )
+
+
+def _local(environ: Mapping[str, str], name: str) -> int | None:
+    """The number that the launcher gave the process on its machine, unless the user has said which GPUs it takes."""
+    return None if "JAX_LOCAL_DEVICE_IDS" in environ else _number(environ.get(name))
 
 
 def _number(text: str | None) -> int | None:
