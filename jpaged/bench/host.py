@@ -15,12 +15,13 @@ from jpaged.core.page_pool import PagePool
 from jpaged.core.request import Request
 from jpaged.core.sampling_params import SamplingParams
 
+ROWS = (64, 256, 1024)
 PAGE_SIZE = 16
 PROMPT_TOKENS = 128
 BUDGET = 2048
 
 
-def host(rows: tuple[int, ...] = (64, 256, 1024), *, num_steps: int = 200) -> dict[str, Any]:
+def host(rows: tuple[int, ...] = ROWS, *, num_steps: int = 200) -> dict[str, Any]:
     """Milliseconds of CPU time a decode step for each number of running sequences, and allocations a second."""
     return {
         "page_size": PAGE_SIZE,

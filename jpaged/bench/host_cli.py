@@ -17,19 +17,26 @@ from jpaged.cli_options import ENGINE_FIELDS, engine_options, json_option, pick
 
 
 @click.command()
-@click.option("--rows", type=int, multiple=True, default=(64, 256, 1024), show_default=True, help="Running sequences.")
+@click.option("--rows", type=int, multiple=True, help="Running sequences; default: 64 256 1024, stages 1 16 64 256.")
 @click.option("--num-steps", type=int, default=200, show_default=True, help="Timed decode steps.")
+@click.option("--stages", is_flag=True, help="Also each stage of a whole step, on JAX's device with a tiny model.")
 @output_json_option
 @json_option
-def host(rows: tuple[int, ...], num_steps: int, output_json: Path | None, as_json: bool) -> None:
+def host(rows: tuple[int, ...], num_steps: int, stages: bool, output_json: Path | None, as_json: bool) -> None:
     """The host core alone, without a device: CPU ms a step, allocations a second."""
+    from jpaged.bench.host import ROWS
     from jpaged.bench.host import host as measure
 
     for count in rows:
         check_at_least("rows", count, 1)
-    check_at_least("num_steps", num_steps, 2)
+    check_at_least("num_steps", num_steps, 4 if stages else 2)
     check_writable(output_json)
-    show(measure(rows, num_steps=num_steps), as_json, output_json, _host_text)
+    result = measure(rows or ROWS, num_steps=num_steps)
+    if stages:
+        from jpaged.bench import host_stages
+
+        result["stages"] = host_stages.host_stages(rows or host_stages.ROWS, num_steps=num_steps)
+    show(result, as_json, output_json, _host_text)
 
 
 @click.command()
@@ -100,7 +107,25 @@ def _host_text(result: dict[str, Any]) -> str:
         for run in result["steps"]
     ]
     lines.append(f"Allocator: {result['allocator_ops_per_second'] / 1e6:.1f} million pages taken or freed a second")
+    if "stages" in result:
+        lines += _stages_lines(result["stages"])
     return "\n".join(lines)
+
+
+def _stages_lines(runs: list[dict[str, Any]]) -> list[str]:
+    """A table of the stages, one line for each number of rows, and what a row adds."""
+    names = list(runs[0]["stages_ms"])
+    lines = ["CPU ms of the host in a whole decode step with a tiny model, mean of the middle half of the steps:"]
+    lines.append("   rows " + "".join(f"{name:>11}" for name in names) + "       step   target")
+    for run in runs:
+        target = "" if run["target_ms"] is None else f"    < {run['target_ms']:g}"
+        stages = "".join(f"{run['stages_ms'][name]:11.3f}" for name in names)
+        lines.append(f"  {run['rows']:5} {stages}{run['host_ms']:11.3f}{target}")
+    first, last = min(runs, key=lambda run: run["rows"]), max(runs, key=lambda run: run["rows"])
+    if first["rows"] < last["rows"]:
+        growth = 1e3 * (last["host_ms"] - first["host_ms"]) / (last["rows"] - first["rows"])
+        lines.append(f"  {growth:.1f} us for each row from {first['rows']} to {last['rows']}")
+    return lines
 
 
 def _sharing_text(result: dict[str, Any]) -> str:

@@ -16,8 +16,10 @@ import jax
 import numpy as np
 
 from jpaged.bench.workload import BenchRequest, check_fits
+from jpaged.core.engine import Engine
 from jpaged.core.sampling_params import SamplingParams
 from jpaged.llm import LLM
+from jpaged.runtime.model_runner import ModelRunner
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
 
@@ -131,13 +133,13 @@ def known_memory(llm: LLM) -> dict[str, int]:
     }
 
 
-def _host_stages(llm: LLM) -> dict[str, float]:
+def stage_seconds(engine: Engine, runner: ModelRunner) -> dict[str, float]:
     """Seconds so far in each stage of the host's part of a step; "wait" is for the device."""
-    return {
-        "schedule": llm.engine.schedule_time,
-        **llm.runner.stages.seconds,
-        "update": llm.engine.update_time,
-    }
+    return {"schedule": engine.schedule_time, **runner.stages.seconds, "update": engine.update_time}
+
+
+def _host_stages(llm: LLM) -> dict[str, float]:
+    return stage_seconds(llm.engine, llm.runner)
 
 
 def _start_up(llm: LLM, prompt: list[int]) -> dict[str, float | int]:

@@ -1,6 +1,6 @@
 """The whole decode step of a model, as shapes.
 
-Lives here: `decode_step`: what the engine compiles for a decode step, with abstract weights and pool.
+Lives here: `decode_step` and `draw_step`: what the engine compiles for a decode step, with abstract weights and pool.
 Promises: the engine's own step function and its own layouts; nothing is allocated.
 Must not know: targets, how anything is compiled.
 """
@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from cases import INT, shaped
 
+from jpaged.core.sampling_params import MAX_LOGPROBS
 from jpaged.runtime.row_state import init_row_state
-from jpaged.runtime.step import forward
-from jpaged.runtime.step_shape import StepShape
+from jpaged.runtime.step import draw, forward
+from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape
 from models import build_model
 from models.config import PRESETS
 from models.inputs import StepInputs
@@ -35,23 +36,34 @@ class Step:
     largest_weight_of_a_layer: int
 
 
-def decode_step(preset: str, *, layers: int | None = None, num_pages: int = 4096, dtype: Any = jnp.bfloat16) -> Step:
-    """`forward` for 32 rows with one token each, fully unrolled; `layers` None: as many as the model has."""
+def decode_step(
+    preset: str, *, layers: int | None = None, num_pages: int = 4096, dtype: Any = jnp.bfloat16, rows: int = ROWS
+) -> Step:
+    """`forward` for rows with one token each, fully unrolled; `layers` None: as many as the model has."""
     config = PRESETS[preset]
     if layers is not None:
         config = replace(config, num_layers=layers)
     model = build_model(config, dtype=dtype, max_model_len=MAX_MODEL_LEN, scan_unroll="full")
     width = MAX_MODEL_LEN // PAGE_SIZE
-    shape = StepShape(ROWS, ROWS, ROWS, width, decode=True)
+    shape = StepShape(rows, rows, rows, width, decode=True)
     heads = (config.num_kv_heads, config.head_dim)
     pool = jax.eval_shape(partial(allocate, config.num_layers, num_pages, PAGE_SIZE, *heads, dtype))
-    params = jax.eval_shape(model.init, jax.random.key(0), _inputs(width), pool)["params"]
-    state = jax.eval_shape(partial(init_row_state, ROWS, MAX_MODEL_LEN, config.vocab_size))
+    params = jax.eval_shape(model.init, jax.random.key(0), _inputs(rows, width), pool)["params"]
+    state = jax.eval_shape(partial(init_row_state, rows, MAX_MODEL_LEN, config.vocab_size))
     function = partial(forward, model=model, shape=shape, vocab_size=config.vocab_size, max_logprobs=0)
     layer_weights = [leaf.size * leaf.dtype.itemsize // config.num_layers for leaf in jax.tree.leaves(params["layers"])]
     return Step(function, (params, pool, state, shaped(shape.num_ints)), pool, max(layer_weights))
 
 
-def _inputs(width: int) -> StepInputs:
-    rows = shaped(ROWS, dtype=INT)
-    return StepInputs(rows, rows, rows, shaped(ROWS, width), rows, None, rows)
+def draw_step(preset: str, *, rows: int = ROWS) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """`draw` for the logits of as many rows, and its arguments; the first, the row state, is donated."""
+    vocab_size = PRESETS[preset].vocab_size
+    state = jax.eval_shape(partial(init_row_state, rows, MAX_MODEL_LEN, vocab_size))
+    logits = shaped(rows, vocab_size, dtype=jnp.float32)
+    ints, floats = shaped(len(SAMPLE_INTS) * rows), shaped(len(SAMPLE_FLOATS) * rows, dtype=jnp.float32)
+    return partial(draw, vocab_size=vocab_size, max_logprobs=MAX_LOGPROBS), (state, logits, ints, floats)
+
+
+def _inputs(count: int, width: int) -> StepInputs:
+    rows = shaped(count, dtype=INT)
+    return StepInputs(rows, rows, rows, shaped(count, width), rows, None, rows)

@@ -2,8 +2,10 @@
 
 import pytest
 from ahead_of_time import COMPUTING, compile_for
+from budget import is_one_command_buffer, key, largest_copy, recorded
 from cases import bytes_of
-from decode_step import decode_step
+from decode_step import ROWS, decode_step
+from test_budget import SMALL_COPY, STEP_GROWTH
 
 pytestmark = pytest.mark.gpu_proof
 
@@ -24,9 +26,13 @@ def test_a_decode_step_of_all_layers_updates_the_pool_in_place(preset: str, targ
     record_property("registers", {})
     assert step.largest_weight_of_a_layer > 2 * WORK > 2 * program.temp
     assert program.aliased >= bytes_of(step.pool)
-    assert set(program.kinds) <= COMPUTING, program.kinds
     # Slices of stacked weights are part of the products that read them; a copy of one would be temporary memory.
-    assert program.largest("copy", "copy-start") < WORK
+    # What is copied are slices of the step's packed integers.
+    assert set(program.kinds) <= COMPUTING | {"kCopy"}, program.kinds
+    assert largest_copy(program) < SMALL_COPY
+    assert is_one_command_buffer(program), program.host_calls
+    if target in ("H100", "H200"):
+        assert len(program.thunks) <= recorded().steps[key(preset, ROWS)].launches + STEP_GROWTH
 
 
 def test_the_memory_of_a_step_does_not_depend_on_the_pool():

@@ -1,0 +1,92 @@
+"""The least time that a workload needs on a machine, whatever the schedule.
+
+Lives here: `workload_work`, what has to be done, and `workload_bound`, how long that takes at least; `check_share`.
+Promises: a bound: each token is computed once, weights are read once a step, in as few steps as the rows allow.
+Must not know: how rates are measured, flags, printing.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jpaged.bench.roofline import Rates, Work
+from jpaged.bench.workload import BenchRequest
+from jpaged.llm import LLM
+
+
+class WorkloadWork(NamedTuple):
+    """Operations and bytes of all requests, in at least so many steps."""
+
+    work: Work
+    num_steps: int
+
+
+def workload_work(llm: LLM, requests: list[BenchRequest]) -> WorkloadWork:
+    """What the requests have to do in this engine, without shared prefixes, preemptions and padding.
+
+    A request's last token is drawn and not computed. Each of its tokens takes a row of another step, so there are at
+    least as many steps as the longest output has tokens, and as rows are needed over the rows there are.
+    """
+    model, itemsize = llm.config.model, jnp.dtype(llm.config.dtype).itemsize
+    outputs = [request.output_tokens for request in requests]
+    num_steps = max(max(outputs), -(-sum(outputs) // llm.config.scheduler.max_num_seqs))
+    layers = sum(leaf.size for leaf in jax.tree.leaves(llm.runner.params["layers"]))
+    head = model.vocab_size * model.embedding_dim
+    pool = llm.runner.kv_pages
+    window = model.sliding_window or llm.config.scheduler.max_model_len
+    tokens = pairs = read = 0
+    for request in requests:
+        prompt = len(request.prompt_token_ids)
+        last = prompt + request.output_tokens - 1
+        tokens += last
+        pairs += _seen(last, window)
+        read += _seen(last, window) - _seen(prompt, window)
+    operations = (
+        2 * layers * tokens + 4 * model.num_layers * model.num_heads * model.head_dim * pairs + 2 * head * sum(outputs)
+    )
+    moved = (
+        num_steps * (layers + head) * itemsize
+        + (tokens + read) * pool.nbytes / pool.num_slots
+        + 4 * model.vocab_size * sum(outputs)
+    )
+    return WorkloadWork(Work(operations, moved), num_steps)
+
+
+def workload_bound(
+    llm: LLM, requests: list[BenchRequest], rates: Rates, share_of: float | None = None
+) -> dict[str, Any]:
+    """Seconds that the requests need at least at these rates, and the total tokens a second that follow from it.
+
+    `share_of`: total tokens a second that a run of them reached; `share` is its part of that bound. Raises ValueError
+    if that is no positive number.
+    """
+    check_share(share_of)
+    work, num_steps = workload_work(llm, requests)
+    seconds = rates.least_seconds(work)
+    total = sum(len(request.prompt_token_ids) + request.output_tokens for request in requests)
+    return {
+        "num_requests": len(requests),
+        "total_num_tokens": total,
+        "num_steps_at_least": num_steps,
+        "operations": work.operations,
+        "bytes": work.bytes,
+        "operations_seconds": work.operations / rates.operations,
+        "bytes_seconds": work.bytes / rates.bytes,
+        "least_seconds": seconds,
+        "tokens_per_second_at_most": total / seconds,
+        "share": None if share_of is None else share_of * seconds / total,
+    }
+
+
+def check_share(share_of: float | None) -> None:
+    """Raise ValueError unless `share_of` is None or a rate."""
+    if share_of is not None and not 0 < share_of < math.inf:
+        raise ValueError(f"share_of={share_of}: give the total tokens a second of a run, a finite number above 0")
+
+
+def _seen(tokens: int, window: int) -> int:
+    """How many tokens the first `tokens` of a sequence see in all, each itself and those before it in its window."""
+    full = min(tokens, window)
+    return full * (full + 1) // 2 + (tokens - full) * window
