@@ -12,6 +12,8 @@ from typing import Any
 
 from models.config import ModelConfig
 
+# Page ids are 32-bit integers on the device.
+MAX_PAGES = 2**31 - 2
 DTYPES = ("float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", *DTYPES, "int8", "fp8_e4m3", "fp8_e5m2")
 SCHEDULING_POLICIES = ("fcfs", "priority")
@@ -46,8 +48,8 @@ class CacheConfig:
     def __post_init__(self) -> None:
         require_int("page_size", self.page_size, 1, 256)
         if self.num_pages is not None:
-            require_int("num_pages", self.num_pages, 1, None)
-        require_int("num_host_pages", self.num_host_pages, 0, None)
+            require_int("num_pages", self.num_pages, 1, MAX_PAGES)
+        require_int("num_host_pages", self.num_host_pages, 0, MAX_PAGES)
         require_choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         require_bool("enable_prefix_caching", self.enable_prefix_caching)
         require_fraction("watermark", self.watermark)
@@ -200,8 +202,8 @@ def check_pool(cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         )
     if scheduler.append_headroom and cache.reservation != "none":
         raise ValueError(
-            f"append_headroom=True with reservation={cache.reservation!r}: who holds a reservation needs no free page to "
-            "go on; give append_headroom=False"
+            f"append_headroom=True with reservation={cache.reservation!r}: who holds a reservation needs no free page "
+            "to go on; give append_headroom=False"
         )
     if cache.num_pages is None:
         return

@@ -198,7 +198,7 @@ class Scheduler:
         return self._pages_to_go_on(first, behind if first.forked else []) > cache.pool.num_pages - len(held)
 
     def _first_may_come_in(self) -> bool:
-        group = self.waiting[self._next_waiting()]
+        group = self.waiting[self.next_waiting()]
         if group.status is SequenceStatus.SWAPPED:
             return self.cache.can_swap_in(group.live, len(group.live))
         return self.may_come_in(group, self.config.max_num_batched_tokens, busy=False)
@@ -253,7 +253,7 @@ class Scheduler:
         if self.config.batching == "static":
             self._form_batch()
         while self.waiting and plan.budget:
-            i = self._next_waiting()
+            i = self.next_waiting()
             group = self.waiting[i]
             if not self.may_come_in(group, plan.budget, bool(plan.rows)):
                 return
@@ -302,7 +302,8 @@ class Scheduler:
             return False
         return self.cache.fits(group, reserve)
 
-    def _next_waiting(self) -> int:
+    def next_waiting(self) -> int:
+        """The index of the waiting group whose turn it is. Some group waits."""
         if self._num_swapped and not self.config.admit_while_swapped:
             return next(i for i, group in enumerate(self.waiting) if group.status is SequenceStatus.SWAPPED)
         if self._admission is policy.in_order or self.waiting[0].overtaken >= self.config.max_overtakes:

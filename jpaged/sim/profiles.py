@@ -7,6 +7,7 @@ Must not know: executors.
 
 from pathlib import Path
 
+from jpaged.config import require_int
 from jpaged.sim.cost_model import CostModel, TableCostModel
 from jpaged.sim.fit import fit_steps
 from jpaged.sim.hardware import hardware_named
@@ -37,9 +38,15 @@ def load_profile(
 
     Raises ValueError for an unknown profile or hardware, or one that does not hold for this model.
     """
+    device = hardware_named(hardware)
+    require_int("tensor_parallel_size", tensor_parallel_size, 1, None)
+    if model.num_heads % tensor_parallel_size:
+        raise ValueError(
+            f"tensor_parallel_size={tensor_parallel_size} does not divide the model's {model.num_heads} heads; give "
+            "one that does"
+        )
     kind, _, path = name.partition(":")
     if kind == "ideal" and not path:
-        device = hardware_named(hardware)
         return ideal_cost_model(
             model, device, tensor_parallel_size=tensor_parallel_size, dtype=dtype, kv_cache_dtype=kv_cache_dtype
         )
@@ -64,5 +71,10 @@ def _table(name: str, path: Path) -> TableCostModel:
         raise ValueError(
             f"{path}: no column {', '.join(missing)}; log the run with SimExecutor's or the bench's record"
         )
+    idle = next(
+        (i for i, both in enumerate(zip(columns["device_ns"], columns["host_ns"], strict=True)) if not sum(both)), None
+    )
+    if idle is not None:
+        raise ValueError(f"{path}: row {idle} takes no time (device_ns and host_ns are 0); log a run that was timed")
     expected = {field: columns[field] for field in StepWork._fields if field in columns}
     return TableCostModel(name, columns["device_ns"], columns["host_ns"], expected)

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from jpaged.sim.work import StepWork
 
 # A step begins at start_ns, takes the host host_ns and then the device device_ns.
 LOG_COLUMNS = ("step", "start_ns", "device_ns", "host_ns", *StepWork._fields)
+# What reading a file that is no step log, or is cut short, can raise.
+_MALFORMED = (OSError, EOFError, zlib.error, csv.Error, LookupError, TypeError, ValueError, RecursionError)
 _SUFFIXES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 
 
@@ -60,13 +63,13 @@ def read_step_log(path: Path) -> dict[str, list[int]]:
     _check_suffix(path)
     if not path.exists():
         raise ValueError(f"{path} does not exist; give the path of a step log")
-    data = path.read_bytes()
     try:
+        data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
         rows = _csv_rows(text) if ".csv" in path.suffixes else [json.loads(line) for line in text.splitlines()]
         names = list(rows[0]) if rows else []
         return {name: [_integer(row[name]) for row in rows] for name in names}
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except _MALFORMED as error:
         raise ValueError(f"{path} is not a step log of integers ({error!r}); write it with write_step_log") from error
 
 
@@ -80,11 +83,10 @@ def _csv_rows(text: str) -> list[dict[str, str]]:
 
 
 def _integer(value: object) -> int:
-    if isinstance(value, str):
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ValueError(f"{value!r} is not an integer")
+    number = int(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63:
+        raise ValueError(f"{value!r} is not an integer of at least 0 that fits 64 bits")
+    return number
 
 
 def _check_suffix(path: Path) -> None:

@@ -82,13 +82,13 @@ class Stride:
         return rows
 
     def _head_is_blocked(self, num_rows: int) -> bool:
-        """Whether the first waiting group cannot come in, and will not before a running one ends."""
+        """Whether the waiting group whose turn it is cannot come in, and will not before a running one ends."""
         config = self._scheduler.config
         if config.admission_policy != "in_order":
             return False
         if config.batching == "static":
             return True
-        head = self._scheduler.waiting[0]
+        head = self._scheduler.waiting[self._scheduler.next_waiting()]
         return not self._scheduler.may_come_in(head, config.max_num_batched_tokens - num_rows, busy=True)
 
     def _grants(self, rows: list[Row], most: int) -> tuple[int, list[_Grant]]:

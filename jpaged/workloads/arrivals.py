@@ -12,11 +12,14 @@ from itertools import count
 
 import numpy as np
 
+from jpaged.config import require_int
 from jpaged.workloads.streams import fractions, stream
 from jpaged.workloads.workload import MAX_NUMBER, SECOND
 
 QUANTUM_NS = 10_000_000
 CHUNK = 4096
+MAX_REQUESTS = 10_000_000
+"""What fits a machine's memory; a mistake in a rate is found before it fills it."""
 
 
 def poisson(
@@ -60,6 +63,8 @@ def paper_quanta(rate: float, duration_s: float, *, seed: int = 0) -> tuple[int,
     """
     require_rate(rate)
     require_positive("duration_s", duration_s)
+    if rate * duration_s > MAX_REQUESTS:
+        raise ValueError(f"duration_s={duration_s}: more than {MAX_REQUESTS} requests arrive; lower it or the rate")
     num_quanta = Fraction(duration_s) * SECOND / QUANTUM_NS
     drawn = np.random.RandomState(seed).poisson(rate * 0.01, size=int(num_quanta))
     return tuple((np.repeat(np.arange(len(drawn)), drawn) * QUANTUM_NS).tolist())
@@ -103,12 +108,16 @@ def _collect(times: Iterator[int], num_requests: int | None, duration_s: float |
         raise ValueError(f"num_requests={num_requests!r}, duration_s={duration_s!r}: give one of the two")
     if duration_s is not None:
         require_positive("duration_s", duration_s)
+    if num_requests is not None:
+        require_int("num_requests", num_requests, 1, MAX_REQUESTS)
     stop = MAX_NUMBER if duration_s is None else Fraction(duration_s) * SECOND
     taken = list[int]()
     for at in times:
         if at >= stop or len(taken) == num_requests:
             break
         taken.append(at)
+        if len(taken) > MAX_REQUESTS:
+            raise ValueError(f"duration_s={duration_s}: more than {MAX_REQUESTS} requests arrive; lower it or the rate")
     if num_requests is not None and len(taken) < num_requests:
         raise ValueError(f"num_requests={num_requests}: the rate is so low that they arrive after 36 years; raise it")
     return tuple(taken)

@@ -80,14 +80,19 @@ traces = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@given(trace=traces, num_pages=st.sampled_from([16, 20, 40]), mode=st.sampled_from(["auto", "swap"]))
+@given(
+    trace=traces,
+    num_pages=st.sampled_from([16, 20, 40]),
+    mode=st.sampled_from(["auto", "swap"]),
+    num_host_pages=st.sampled_from([64, 8, 3, 0]),
+)
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_strides_change_nothing(policy: str, trace: Trace, num_pages: int, mode: str) -> None:
+def test_strides_change_nothing(policy: str, trace: Trace, num_pages: int, mode: str, num_host_pages: int) -> None:
     options: dict[str, Any] = {"num_pages": num_pages}
     if policy == "static":
         options |= {"max_num_seqs": 3, "max_static_batch_len": 64}
     elif policy == "vllm-2023":
-        options |= {"preemption_mode": mode, "num_host_pages": 64, "max_num_seqs": 8}
+        options |= {"preemption_mode": mode, "num_host_pages": num_host_pages, "max_num_seqs": 8}
     check_equal(Outcome(policy, trace, options, strides=False), Outcome(policy, trace, options, strides=True))
 
 
@@ -114,6 +119,15 @@ def test_many_steps_of_a_long_trace_are_strided(policy: str) -> None:
     assert strided.strided > 0.25 * len(strided.log.rows)
     if policy == "vllm-2023":
         assert strided.stats["num_preemptions_recompute"]
+
+
+def test_a_swapped_group_behind_a_recomputed_one_is_the_one_whose_turn_it_is() -> None:
+    # With a host pool that holds one of them, one is recomputed and waits in front of one that is swapped out.
+    trace = [(400, 3 + 9 * i % 28, 34 - 5 * i % 30, 1) for i in range(40)]
+    options: dict[str, Any] = {"num_pages": 20, "num_host_pages": 6, "preemption_mode": "swap", "max_num_seqs": 8}
+    single, strided = (Outcome("vllm-2023", trace, options, strides=flag) for flag in (False, True))
+    check_equal(single, strided)
+    assert single.stats["num_preemptions_swap"] and single.stats["num_preemptions_recompute"]
 
 
 def test_groups_of_several_sequences_are_stepped() -> None:

@@ -87,3 +87,10 @@ def test_what_makes_no_arrivals_is_refused(call, said: str):
     with pytest.raises(ValueError, match=said.split(":")[0].split("=")[0]) as caught:
         call()
     assert said in str(caught.value)
+
+
+def test_more_requests_than_a_machine_can_hold_are_refused_before_they_fill_it() -> None:
+    with pytest.raises(ValueError, match="num_requests=100000000000: must be between 1 and 10000000"):
+        arrivals.poisson(1.0, seed=0, num_requests=10**11)
+    with pytest.raises(ValueError, match="more than 10000000 requests arrive; lower it or the rate"):
+        arrivals.paper_quanta(1e9, 3600.0)
