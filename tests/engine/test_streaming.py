@@ -165,5 +165,6 @@ def test_pieces_come_as_they_are_made(llm: LLM):
     assert llm.stats()["num_steps"] == before
     for count in range(1, 5):
         next(stream)
-        assert llm.stats()["num_steps"] == before + count
+        # A piece a step; the step after it may be under way already.
+        assert before + count <= llm.stats()["num_steps"] <= before + count + 1
     stream.close()
