@@ -19,7 +19,7 @@ from jpaged.gpu_check.sections import Report, Section, SectionRun, run_sections
 
 SECONDS = {
     "device": 30.0, "correctness": 75.0, "correctness_mosaic": 45.0, "autotune": 90.0, "kernels": 60.0,
-    "engine": 110.0, "swap": 35.0, "page_sizes": 70.0,
+    "engine": 110.0, "swap": 35.0, "devices": 25.0, "page_sizes": 70.0,
 }  # fmt: skip
 """Most seconds of each section, in the order in which they run."""
 # Nobody waits for an H200 there, and the machine may be a small one with other work.
@@ -27,7 +27,7 @@ _REHEARSAL_TAKES = 4
 
 
 def _section(name: str) -> Section:
-    from jpaged.gpu_check import autotune, correctness, device, engine, kernels
+    from jpaged.gpu_check import autotune, correctness, device, devices, engine, kernels
 
     return {
         "device": device.check_device,
@@ -37,6 +37,7 @@ def _section(name: str) -> Section:
         "kernels": kernels.bench,
         "engine": engine.check_engine,
         "swap": engine.check_swap,
+        "devices": devices.check_devices,
         "page_sizes": engine.sweep_page_sizes,
     }[name]
 

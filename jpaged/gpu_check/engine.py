@@ -112,10 +112,10 @@ def _step_time(run: SectionRun, llm: LLM, batch: int, prompt: int) -> dict[str, 
     few, many = (2, 6) if run.tiny else (4, 36)
     # As long as the longest that is timed, and longer than a shape borrows another's program.
     for tokens in (many, few, many):
-        _seconds(llm, prompts, tokens)
+        seconds_of(llm, prompts, tokens)
     samples = []
     for _ in range(2 if run.tiny else 5):
-        short, long = _seconds(llm, prompts, few), _seconds(llm, prompts, many)
+        short, long = seconds_of(llm, prompts, few), seconds_of(llm, prompts, many)
         samples.append((long - short) / (many - few))
     seconds = sorted(samples)[len(samples) // 2]
     found = {"batch": batch, "context": prompt + many // 2, "step_ms": 1e3 * seconds,
@@ -124,7 +124,8 @@ def _step_time(run: SectionRun, llm: LLM, batch: int, prompt: int) -> dict[str, 
     return found | _bound(run, llm, batch, prompt + many // 2, seconds)
 
 
-def _seconds(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+def seconds_of(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+    """Seconds that greedy decoding of so many tokens for each prompt takes."""
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     start = time.perf_counter()
     llm.generate(prompts, params, use_tqdm=False)

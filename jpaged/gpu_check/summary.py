@@ -92,7 +92,16 @@ def _swap(result: dict[str, Any]) -> list[str]:
     return [", ".join(f"{name.replace('_', ' ')}: {result.get(name, 'not known')}" for name in names)]
 
 
+def _devices(result: dict[str, Any]) -> list[str]:
+    lines = [f"{result['num_devices']} device(s)" + (": nothing to split" if result["num_devices"] == 1 else "")]
+    for row in result["sizes"]:
+        step = f", {row['step_ms']:.2f} ms a decode step" if "step_ms" in row else ""
+        lines.append(f"over {row['tensor_parallel_size']}: {row['same_tokens']:.1%} of the tokens of one{step}")
+    return lines
+
+
 _SHOWN = {
     "device": _device, "correctness": _checks, "correctness_mosaic": _checks, "autotune": _autotune,
     "kernels": _kernels, "engine": _engine, "page_sizes": _page_sizes, "swap": _swap,
+    "devices": _devices,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ALL = {"device", "correctness", "correctness_mosaic", "autotune", "kernels", "engine", "swap", "page_sizes"}
+ALL = {"device", "correctness", "correctness_mosaic", "autotune", "kernels", "engine", "swap", "devices", "page_sizes"}
 
 
 def check(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,10 +39,24 @@ def test_every_section_comes_to_its_end_and_its_findings_are_written(tmp_path: P
     assert found["engine"]["attention_implementation"] == "xla"
     assert found["swap"]["swapped"] and found["swap"]["same_bytes"] and found["swap"]["all_finished"]
     assert [row["page_size"] for row in found["page_sizes"]["page_sizes"]] == [16, 4]
+    assert found["devices"]["sizes"] == [{"tensor_parallel_size": 1, "same_tokens": 1.0}]
     assert "All checks right." in done.stdout
     refused = check("--write-tuned", str(path))
     assert refused.returncode == 2
     assert "is a rehearsal" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_section_devices_uses_as_many_as_there_are(tmp_path: Path):
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    arguments = ["--platform", "cpu", "--tiny", "--sections", "devices"]
+    done = check(*arguments, OUT=str(tmp_path), XLA_FLAGS=flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.glob("*.json")
+    found = json.loads(path.read_text())["sections"]["devices"]["result"]
+    assert [row["tensor_parallel_size"] for row in found["sizes"]] == [1, 2]
+    assert found["num_wrong"] == 0
+    assert "over 2:" in done.stdout
 
 
 def test_without_a_gpu_it_says_so_and_runs_nothing(tmp_path: Path):
