@@ -7,12 +7,14 @@ Must not know: files, command lines, how a point is run.
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jpaged.config import (
     DTYPES,
     KV_CACHE_DTYPES,
+    LOAD_FORMATS,
     PREEMPTION_MODES,
     require_bool,
     require_choice,
@@ -38,6 +40,7 @@ class ModelSection:
     def __post_init__(self) -> None:
         require_text("model.name", self.name)
         require_choice("model.dtype", self.dtype, DTYPES)
+        require_choice("model.load_format", self.load_format, LOAD_FORMATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,9 @@ class DecodingSection:
         if self.method == "greedy" and self.n != 1:
             raise ValueError(f"decoding.n={self.n}: greedy decoding gives one sequence; choose sample or beam, or n=1")
         require_bool("decoding.pin_prefix", self.pin_prefix)
+        for name in ("temperature", "top_p"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"decoding.{name}={getattr(self, name)!r}: must be a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +204,10 @@ class ExperimentConfig:
 
     def __post_init__(self) -> None:
         require_int("seed", self.seed, 0, 2**63 - 1)
-        if self.stop_at_s is not None and not self.stop_at_s > 0:
-            raise ValueError(f"stop_at_s={self.stop_at_s!r}: must be above 0")
+        if self.stop_at_s is not None and not 0 < self.stop_at_s < math.inf:
+            raise ValueError(
+                f"stop_at_s={self.stop_at_s!r}: must be above 0 and finite; leave it out to run to the end"
+            )
         if self.decoding.pin_prefix and not self.workload.shared_prefix_tokens:
             raise ValueError("decoding.pin_prefix=True: the workload has no prefix; give workload.shared_prefix_tokens")
         if self.executor.kind == "jax" and self.hardware.tensor_parallel_size != 1:

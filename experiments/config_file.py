@@ -7,16 +7,14 @@ Must not know: how points run.
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from experiments.check import check_point, check_shown
 from experiments.config import ExperimentConfig
-from experiments.files import from_plain, nearest, read_yaml, set_in
-from experiments.point import check_point
+from experiments.files import from_plain, nearest, parse_yaml, read_yaml, set_in
 
 SWEEPS = ("grid", "list", "zip")
 Setting = dict[str, Any]
@@ -57,9 +55,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not name.strip():
         raise ValueError(f"--set {text}: write it as name=value, such as cache.page_size=32")
     try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ValueError(f"--set {text}: the value is no YAML; quote it") from None
+        return name.strip(), parse_yaml(value)
+    except ValueError as error:
+        raise ValueError(f"--set {text}: {error}") from None
 
 
 def _experiment(name: str, facts: dict[str, Any], overrides: list[tuple[str, Any]]) -> Experiment:
@@ -69,11 +67,13 @@ def _experiment(name: str, facts: dict[str, Any], overrides: list[tuple[str, Any
     sweep, show = facts.pop("sweep", {}), facts.pop("show", [])
     if not isinstance(show, list) or not all(isinstance(key, str) for key in show):
         raise ValueError(f"show={show!r}: must be a list of names in a summary")
+    check_shown(show)
     found: dict[str, tuple[ExperimentConfig, Setting]] = {}
     for setting in _settings(sweep):
         plain = copy.deepcopy(facts)
         for field, value in [*setting.items(), *overrides]:
-            set_in(plain, field, value)
+            # A copy: setting a field of a section must not reach the sweep's own.
+            set_in(plain, field, copy.deepcopy(value))
         label = ", ".join(f"{field}={value}" for field, value in setting.items())
         try:
             config = from_plain(plain)
@@ -87,34 +87,62 @@ def _experiment(name: str, facts: dict[str, Any], overrides: list[tuple[str, Any
 
 
 def _settings(sweep: Any) -> list[Setting]:
-    """All combinations of a sweep's three parts; of no sweep one empty setting."""
+    """All combinations of a sweep's three parts; of no sweep one empty setting.
+
+    Raises ValueError for a field that two of its values are for.
+    """
     if not isinstance(sweep, dict):
         raise ValueError(f"sweep={sweep!r}: must have {', '.join(SWEEPS)}")
     for key in sweep:
         if key not in SWEEPS:
             raise ValueError(f"sweep.{key}: no such kind of sweep; {nearest(str(key), list(SWEEPS))}")
-    parts: list[list[Setting]] = [_listed(sweep["list"])] if "list" in sweep else []
+    listed = _listed(sweep["list"]) if "list" in sweep else []
+    parts: list[list[Setting]] = [listed] if listed else []
     zipped = _columns("sweep.zip", sweep.get("zip", {}))
     if len({len(values) for values in zipped.values()}) > 1:
         counts = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
         raise ValueError(f"sweep.zip: the k-th values go together, but {counts}; give equally many")
     if zipped:
         parts.append([dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)])
-    for name, values in _columns("sweep.grid", sweep.get("grid", {})).items():
-        parts.append([{name: value} for value in values])
+    grid = _columns("sweep.grid", sweep.get("grid", {}))
+    parts += [[{name: value} for value in values] for name, values in grid.items()]
+    for names in listed or [{}]:
+        given = {"list": names, "zip": zipped, "grid": grid}
+        _refuse_contradictions([(part, name) for part, of_part in given.items() for name in of_part])
     return [{k: v for setting in chosen for k, v in setting.items()} for chosen in itertools.product(*parts)]
+
+
+def _refuse_contradictions(given: Sequence[tuple[str, str]]) -> None:
+    """Raise ValueError if two of (part of the sweep, name) set the same field, of which one would be lost."""
+    for (part, name), (other_part, other) in itertools.combinations(given, 2):
+        if name == other:
+            raise ValueError(f"sweep.{part} and sweep.{other_part} both set {name}; set it in one of them")
+        if f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}."):
+            raise ValueError(
+                f"sweep.{part} sets {name} and sweep.{other_part} sets {other}, the one within the other; set fields "
+                "alone, or the section alone"
+            )
 
 
 def _columns(where: str, columns: Any) -> dict[str, list[Any]]:
     if not isinstance(columns, dict) or not all(isinstance(v, list) and v for v in columns.values()):
         raise ValueError(f"{where}={columns!r}: must have a list of values for each name")
+    _require_names(where, columns)
     return columns
 
 
 def _listed(settings: Any) -> list[Setting]:
     if not isinstance(settings, list) or not settings or not all(isinstance(s, dict) for s in settings):
         raise ValueError(f"sweep.list={settings!r}: must be a list of settings, each of names and values")
+    for setting in settings:
+        _require_names("sweep.list", setting)
     return settings
+
+
+def _require_names(where: str, names: Iterable[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{where}: {name!r} is no name of a field; write one such as cache.page_size")
 
 
 def _differing(settings: Sequence[Setting]) -> tuple[Setting, ...]:

@@ -11,10 +11,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from experiments.config import ExperimentConfig
-from experiments.point import Point, collect, pin_prefix, policy_overrides, requests_of, simulate
-from experiments.traces import TRACES
+from experiments.point import Point, collect, pin_prefix, requests_of, simulate, workload_of
+from experiments.resolve import device_configs
 from jpaged.config import CacheConfig, EngineConfig, SchedulerConfig
-from jpaged.core.baselines.presets import with_policy
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import MonotonicClock, OpenLoop
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
@@ -22,7 +21,6 @@ from jpaged.loading import EngineOptions, LoadedEngine
 from jpaged.sim.cost_model import TableCostModel
 from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.work import StepWork
-from jpaged.workloads import build_workload
 
 
 class StepClock:
@@ -74,7 +72,7 @@ class _TimedExecutor:
 
 def run_device_point(config: ExperimentConfig) -> Point:
     """Run a config on the device that JAX finds. Raises ValueError, with the remedy, for what cannot be run."""
-    workload = build_workload(config.workload, traces=TRACES)
+    workload = workload_of(config)
     loaded = load_for(config)
     clock = StepClock()
     observed = ObservedExecutor(_TimedExecutor(loaded.runner.execute, clock), clock)
@@ -107,8 +105,7 @@ def follow(config: ExperimentConfig, log: Mapping[str, Sequence[int]], facts: Ma
     expected = {name: log[name] for name in StepWork._fields}
     costs = TableCostModel("measured steps", log["device_ns"], log["host_ns"], expected)
     cache, scheduler = CacheConfig(**facts["cache"]), SchedulerConfig(**facts["scheduler"])
-    workload = build_workload(config.workload, traces=TRACES)
-    return simulate(config, workload, cache, scheduler, costs, facts["vocab_size"])
+    return simulate(config, workload_of(config), cache, scheduler, costs, facts["vocab_size"])
 
 
 def load_for(config: ExperimentConfig) -> LoadedEngine:
@@ -119,14 +116,7 @@ def load_for(config: ExperimentConfig) -> LoadedEngine:
     section = config.cache
     source = resolve_source(config.model.name, load_format=config.model.load_format)
     model = load_config(source)
-    overrides = policy_overrides(config) | {
-        "num_pages": section.num_pages,
-        "num_host_pages": section.num_host_pages or 0,
-    }
-    if "max_model_len" not in overrides:
-        room = model.max_length if section.num_pages is None else section.num_pages * section.page_size
-        overrides["max_model_len"] = min(model.max_length, room)
-    cache, scheduler = with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+    cache, scheduler = device_configs(config, model.max_length)
     engine_config = EngineConfig(
         model_name=config.model.name,
         model=model,

@@ -1,6 +1,7 @@
 """Configs and their YAML.
 
-Lives here: `from_plain` and `to_plain` between a tree of configs and what YAML holds; `read_yaml`, `dump_yaml`.
+Lives here: `from_plain` and `to_plain` between a tree of configs and what YAML holds; `read_yaml`, `parse_yaml`,
+`dump_yaml`.
 Promises: typed strictly; an unknown key is an error that names the nearest, a wrong value one that names its field.
 Must not know: sweeps, command lines.
 """
@@ -10,12 +11,36 @@ import difflib
 import re
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import yaml
 
 from experiments.config import ExperimentConfig
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain YAML without dates, of which no field is, in which a key given twice is an error."""
+
+    # A date is text, so that the field it was given for is what complains.
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.YAMLError(
+                    f"line {line}: {key.value} is there already, in line {lines[key.value]}; give one of the two"
+                )
+            lines[key.value] = line
+        return node
 
 
 def from_plain(facts: dict[str, Any]) -> ExperimentConfig:
@@ -34,13 +59,29 @@ def to_plain(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> Any:
-    """What the file holds. Raises ValueError if it is missing or no YAML."""
+    """What the file holds. Raises ValueError if it is missing, is no YAML or gives a key twice."""
     try:
-        return yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text()
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read ({error}); give the path of a YAML file") from None
+    try:
+        return parse_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse_yaml(text: str) -> Any:
+    """What the text says in YAML. Raises ValueError, in one line, if it is none or gives a key twice."""
+    try:
+        # A subclass of the safe loader.
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"is no YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, LookupError, AttributeError) as error:
+        # What the safe loader raises for a value that does not have the form of its explicit tag.
+        raise ValueError(f"a value cannot be read ({error}); write it plainly, without a !! tag") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
 
 
 def dump_yaml(facts: Any) -> str:
@@ -87,8 +128,9 @@ def _sections(kind: Any) -> dict[str, Any]:
 
 def _plain_message(error: msgspec.ValidationError, facts: Any) -> str:
     """msgspec's "what - at `$.where`" with the field first; a config's own ValueError as it was raised."""
-    what, _, where = str(error).rpartition(" - at `$")
-    field = where.strip("`").lstrip(".")
+    what, at, where = str(error).rpartition(" - at `$")
+    # The config as a whole has no place.
+    field = where.strip("`").lstrip(".") if at else ""
     if isinstance(error.__cause__, ValueError):
         cause, section = str(error.__cause__), f"{field}." if field else ""
         return cause if cause.startswith(section) else f"{section}{cause}"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.config import CacheSection, ExperimentConfig, HardwareSection, ModelSection, PolicySection
-from experiments.point import engine_configs, preset, requests_of
+from experiments.point import requests_of
+from experiments.resolve import engine_configs, preset
 from experiments.traces import TRACES
 from jpaged.core.request import RequestMetrics
 from jpaged.fleet.router import Router

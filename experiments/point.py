@@ -6,29 +6,24 @@ Must not know: files, sweeps, figures.
 """
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from experiments.config import ExperimentConfig
+from experiments.resolve import cost_model, engine_configs, preset
 from experiments.traces import TRACES
-from jpaged.config import CacheConfig, SchedulerConfig, check_pool
-from jpaged.core.baselines.presets import with_policy
+from jpaged.config import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import OpenLoop
 from jpaged.core.request import Request, RequestMetrics, beam_params
 from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.clock import VirtualClock
-from jpaged.sim.cost_model import CostModel, TableCostModel, scaled
+from jpaged.sim.cost_model import CostModel, TableCostModel
 from jpaged.sim.executor import SimExecutor
-from jpaged.sim.hardware import hardware_named
-from jpaged.sim.profiles import load_profile
 from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.stride import Stride
 from jpaged.workloads import Workload, build_workload
-from models.config import PRESETS, ModelConfig
 
 REQUEST_COLUMNS = (
     "arrival_ns",
@@ -88,23 +83,35 @@ class Point:
 
 
 def run_point(config: ExperimentConfig) -> Point:
-    """Run a config to its end. Raises ValueError, with the remedy, for what cannot be run as it says."""
+    """Run a config to its end.
+
+    Raises ValueError, with the remedy, for what cannot be run as it says, and where every request is refused.
+    """
     if config.executor.kind == "jax":
         from experiments.device_point import run_device_point
 
-        return run_device_point(config)
-    workload = build_workload(config.workload, traces=TRACES)
-    model = preset(config.model.name)
-    cache, scheduler = engine_configs(config, model)
-    return simulate(config, workload, cache, scheduler, cost_model(config, model), model.vocab_size)
-
-
-def check_point(config: ExperimentConfig) -> None:
-    """Raise the ValueError that `run_point` would, as far as it can be told without building the workload."""
-    if config.executor.kind == "sim":
+        point = run_device_point(config)
+    else:
         model = preset(config.model.name)
-        check_pool(*engine_configs(config, model))
-        cost_model(config, model)
+        cache, scheduler = engine_configs(config, model)
+        costs = cost_model(config, model)
+        point = simulate(config, workload_of(config), cache, scheduler, costs, model.vocab_size)
+    count = len(point.workload)
+    if len(point.refused) == count:
+        raise ValueError(f"{count} of {count} requests were refused: {point.refused[min(point.refused)]}")
+    return point
+
+
+def workload_of(config: ExperimentConfig) -> Workload:
+    """The config's workload. Raises ValueError if it cannot be built or has no request."""
+    workload, spec = build_workload(config.workload, traces=TRACES), config.workload
+    if len(workload):
+        return workload
+    if workload.num_dropped:
+        why = f"all {workload.num_dropped} are longer than max_model_len={spec.max_model_len}; raise it"
+    else:
+        why = f"num_requests={spec.num_requests}, duration_s={spec.duration_s}, rate={spec.rate}; ask for more"
+    raise ValueError(f"workload: has no requests: {why}")
 
 
 def simulate(
@@ -134,89 +141,22 @@ def simulate(
     return collect(config, workload, engine, loop, log, clock.now_ns)
 
 
-def cost_model(config: ExperimentConfig, model: ModelConfig) -> CostModel:
-    """The times of the simulated steps. Raises ValueError for a profile that does not hold for the model."""
-    profile = load_profile(
-        config.executor.cost_profile,
-        model,
-        config.hardware.device,
-        config.hardware.tensor_parallel_size,
-        dtype=config.model.dtype,
-        kv_cache_dtype=config.cache.kv_cache_dtype,
-    )
-    factors = config.executor
-    if (factors.bandwidth, factors.flops, factors.host) == (1.0, 1.0, 1.0):
-        return profile
-    return scaled(profile, bandwidth=factors.bandwidth, flops=factors.flops, host_time=factors.host)
-
-
-def preset(name: str) -> ModelConfig:
-    """The shape of a model that the simulation knows. Raises ValueError naming those."""
-    if name not in PRESETS:
-        raise ValueError(f"model.name={name!r}: the simulation knows {', '.join(PRESETS)}; choose one of them")
-    return PRESETS[name]
-
-
-def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheConfig, SchedulerConfig]:
-    """The engine's two configs: the policy's fields, then those that the experiment gives."""
-    section, overrides = config.cache, policy_overrides(config)
-    num_pages, num_host_pages = section.num_pages, section.num_host_pages
-    if num_pages is None or num_host_pages is None:
-        fitting, swapped = _pool_sizes(config, model)
-        num_pages = fitting if num_pages is None else num_pages
-        if num_host_pages is None:
-            num_host_pages = swapped if config.policy.name in ("paged", "vllm-2023") else 0
-    overrides |= {"num_pages": num_pages, "num_host_pages": num_host_pages}
-    if "max_model_len" not in overrides and config.policy.name == "paged":
-        overrides["max_model_len"] = min(model.max_length, num_pages * section.page_size)
-    return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
-
-
-def _pool_sizes(config: ExperimentConfig, model: ModelConfig) -> tuple[int, int]:
-    """Pages that the device and the host have room for, with weights in the model's dtype."""
-    section, weight = config.cache, 4 if config.model.dtype == "float32" else 2
-    fits = {
-        "tensor_parallel_size": config.hardware.tensor_parallel_size,
-        "page_size": section.page_size,
-        "itemsize": weight,
-    }
-    dtype = config.model.dtype if section.kv_cache_dtype == "auto" else section.kv_cache_dtype
-    element = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype)
-    # A quantised element takes a byte, and each token and head a float32 scale.
-    head_bytes = model.head_dim + 4 if element is None else model.head_dim * element
-    factor = Fraction(model.head_dim * weight, head_bytes)
-    device = pages_that_fit(model, hardware_named(config.hardware.device), **fits)
-    return int(device * factor), int(swap_pages(model, **fits) * factor)
-
-
-def policy_overrides(config: ExperimentConfig) -> dict[str, Any]:
-    """The fields of both engine configs that the experiment gives, but for the sizes of the pools."""
-    section = config.cache
-    overrides: dict[str, Any] = {"page_size": section.page_size, "kv_cache_dtype": section.kv_cache_dtype}
-    overrides |= config.policy.overrides()
-    for name in ("enable_prefix_caching", "watermark"):
-        if getattr(section, name) is not None:
-            overrides[name] = getattr(section, name)
-    return overrides
-
-
 def requests_of(config: ExperimentConfig, workload: Workload, vocab_size: int, *, ids_matter: bool) -> list[Request]:
     """The workload's requests, as the engine takes them. Their ids are their numbers.
 
     Where no page is found again by its contents, the ids of prompts do not matter, and equal ones cost nothing.
     """
-    beam = config.decoding.method == "beam"
     made: list[Request] = []
     blank = (1,) * (0 if ids_matter else max(workload.prompt_tokens, default=0))
     for i, (arrival, prompt, output) in enumerate(
         zip(workload.arrival_ns, workload.prompt_tokens, workload.output_tokens, strict=True)
     ):
-        search = BeamSearchParams(beam_width=config.decoding.n, max_tokens=output, ignore_eos=True) if beam else None
+        params, search = decoding_params(config, output)
         made.append(
             Request(
                 request_id=str(i),
                 prompt_token_ids=workload.token_ids(i, vocab_size) if ids_matter else blank[:prompt],
-                params=beam_params(search, 0) if search else _sampling(config, output),
+                params=params,
                 beam=search,
                 seed=config.seed + i,
                 arrival=arrival / 1e9,
@@ -264,9 +204,13 @@ def _request_row(metrics: RequestMetrics | None) -> tuple[int, ...]:
     )
 
 
-def _sampling(config: ExperimentConfig, output: int) -> SamplingParams:
+def decoding_params(config: ExperimentConfig, output: int) -> tuple[SamplingParams, BeamSearchParams | None]:
+    """How a request of `output` tokens is decoded; the second for a beam search alone. Raises ValueError."""
     decoding = config.decoding
-    return SamplingParams(
+    if decoding.method == "beam":
+        search = BeamSearchParams(beam_width=decoding.n, max_tokens=output, ignore_eos=True)
+        return beam_params(search, 0), search
+    params = SamplingParams(
         n=decoding.n,
         temperature=0.0 if decoding.method == "greedy" else decoding.temperature,
         top_p=1.0 if decoding.method == "greedy" else decoding.top_p,
@@ -274,6 +218,7 @@ def _sampling(config: ExperimentConfig, output: int) -> SamplingParams:
         ignore_eos=True,
         detokenize=False,
     )
+    return params, None
 
 
 def pin_prefix(engine: Engine, workload: Workload, vocab_size: int) -> None:

@@ -1,11 +1,13 @@
 """The folder of a run.
 
-Lives here: `record_point` writes one, `is_done` and `read_summary` look into one, `compare_runs` says how two differ.
+Lives here: `record_point` writes one, `is_done`, `check_run` and `read_summary` look into one, `compare_runs` says how
+two differ.
 Promises: DONE is written last; the files of one config have the same bytes whenever it is simulated on one machine;
 what is measured, and so differs, has files of its own.
 Must not know: how a point is run, sweeps.
 """
 
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -63,20 +65,68 @@ def record_point(folder: Path, point: Point, timing: Mapping[str, Any]) -> Summa
 
 
 def record_error(folder: Path, text: str) -> None:
-    """Leave why a point failed, in place of what an earlier try left."""
-    _replace_folder(folder, {"ERROR.txt": text.encode()})
+    """Leave why a point failed, in place of what an earlier try left; nothing where nothing can be written."""
+    # Who calls knows the reason and tells it: a second error must not hide it, nor stop other points.
+    with contextlib.suppress(OSError, ValueError):
+        _replace_folder(folder, {"ERROR.txt": text.encode()})
 
 
 def is_done(folder: Path) -> bool:
     """Whether the folder holds a whole run."""
-    return (folder / "DONE").exists()
+    return os.path.exists(folder / "DONE")
+
+
+def check_run(folder: Path) -> None:
+    """Raise ValueError unless the folder holds a whole run whose files are as they were written."""
+    for name, digest in _recorded_digests(folder).items():
+        _check_file(folder / name, digest)
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary in a run folder. Raises ValueError if the run is not whole."""
+    """The summary in a run folder. Raises ValueError if the run is not whole, or the summary is damaged."""
+    path = folder / "summary.json"
+    _check_file(path, _recorded_digests(folder)[path.name])
+    try:
+        summary = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: is no JSON ({error}); remove the folder and run its config again") from None
+    if not isinstance(summary, dict) or not summary:
+        raise ValueError(f"{path}: holds no summary; remove the folder and run its config again")
+    return summary
+
+
+def _recorded_digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file of a run, from its DONE."""
+    path = folder / "DONE"
     if not is_done(folder):
-        raise ValueError(f"{folder}: has no DONE, so no whole run; run its config again")
-    return json.loads((folder / "summary.json").read_text())
+        raise ValueError(
+            f"{folder}: has no DONE, so no whole run; run its config again, or give the folder of a run, such as "
+            "runs/NAME/DIGEST"
+        )
+    try:
+        rows = [line.split("  ") for line in path.read_text().splitlines()]
+        digests = {name: digest for digest, name in rows}
+    except (OSError, ValueError):
+        digests = {}
+    missing = [name for name in (*FACT_FILES, *TIME_FILES, "provenance.json") if name not in digests]
+    if missing:
+        raise ValueError(
+            f"{path}: is damaged: it does not name {missing[0]}; remove the folder and run its config again"
+        )
+    return digests
+
+
+def _check_file(path: Path, digest: str) -> None:
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror}); remove the folder and run its config again"
+        ) from None
+    if found != digest:
+        raise ValueError(
+            f"{path}: is damaged: its SHA-256 is not the one in DONE; remove the folder and run its config again"
+        )
 
 
 def compare_runs(recorded: Path, again: Path, names: Sequence[str]) -> list[str]:
@@ -95,6 +145,8 @@ def compare_runs(recorded: Path, again: Path, names: Sequence[str]) -> list[str]
 
 def _replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write the files in order, beside the folder, and put them in its place: nobody ever sees half a run."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file where a run's folder goes; remove it")
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -13,15 +13,21 @@ from experiments.config import ExperimentConfig
 from experiments.files import from_plain, read_yaml
 from experiments.launchers import Job, attempt
 from experiments.point import Point
-from experiments.record import FACT_FILES, OUTPUTS_FILE, TIME_FILES, compare_runs, is_done, record_point
+from experiments.record import FACT_FILES, OUTPUTS_FILE, TIME_FILES, check_run, compare_runs, record_point
 from jpaged.sim.step_log import read_step_log
 
 
 def read_config(folder: Path) -> ExperimentConfig:
-    """The config of a run folder. Raises ValueError if there is no whole run."""
-    if not is_done(folder):
-        raise ValueError(f"{folder}: has no DONE, so no whole run; give the folder of a run, such as runs/NAME/DIGEST")
-    return from_plain(read_yaml(folder / "config.yaml"))
+    """The config of a run folder. Raises ValueError, naming the file, if there is no whole run or a damaged one."""
+    check_run(folder)
+    path = folder / "config.yaml"
+    facts = read_yaml(path)
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path}: holds no fields of a config; run its config again")
+    try:
+        return from_plain(facts)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def replay(folder: Path) -> list[str]:

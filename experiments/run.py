@@ -17,7 +17,7 @@ from experiments.record import is_done
 from experiments.replay import replay
 from experiments.summary import Summary
 from experiments.sweep import PointsFailed, run_points
-from experiments.table import results_table, write_index
+from experiments.table import results_table, results_warnings, write_index
 
 
 @click.command()
@@ -69,6 +69,8 @@ def _run(experiment: Experiment, root: Path, launcher: str, workers: int | None)
         summaries, errors = failed.summaries, failed.errors
     write_index(root / "index.csv", experiment, summaries)
     click.echo(results_table(experiment, summaries))
+    for line in results_warnings(experiment, summaries):
+        click.echo(f"warning: {line}", err=True)
     for digest, text in errors.items():
         click.echo(f"error: point {root / digest} failed: {text}", err=True)
     return 1 if errors else 0

@@ -5,6 +5,7 @@ Promises: a point that has a whole run folder is read back and never rerun, so a
 Must not know: what is swept, where points run.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,22 +43,37 @@ def run_points(
     """The summaries of the configs, in their order; each config's run is in `root/<digest>/`.
 
     `workers`: how many run at once (None: one for each CPU). Equal configs run once. Raises PointsFailed if some
-    failed, after all others have run; they run again the next time.
+    failed, after all others have run; they run again the next time. Raises ValueError, before any runs, if `root`
+    cannot be written to or what an earlier run left is damaged.
     """
     require_choice("launcher", launcher, tuple(LAUNCHERS))
     if workers is not None:
         require_int("workers", workers, 1, None)
-    root = Path(root).resolve()
-    root.mkdir(parents=True, exist_ok=True)
+    root = _made(Path(root))
     jobs = {config.digest(): Job(config, root / config.digest()) for config in configs}
-    left = [job for job in jobs.values() if not is_done(job.folder)]
+    # Damage is told before anything runs.
+    found = {digest: read_summary(job.folder) for digest, job in jobs.items() if is_done(job.folder)}
+    left = [job for digest, job in jobs.items() if digest not in found]
     errors: dict[str, str] = {}
     with _Bar(total=len(jobs), initial=len(jobs) - len(left), unit="point", disable=not progress) as bar:
         for job, error in LAUNCHERS[launcher](left, workers) if left else ():
             if error is not None:
                 errors[job.folder.name] = error
             bar.update()
-    found = {digest: read_summary(job.folder) for digest, job in jobs.items() if digest not in errors}
+    ran = [job.folder for job in left if job.folder.name not in errors]
+    found |= {folder.name: read_summary(folder) for folder in ran}
     if errors:
         raise PointsFailed(errors, [found.get(config.digest()) for config in configs])
     return [found[config.digest()] for config in configs]
+
+
+def _made(root: Path) -> Path:
+    """The folder, which is there and can be written to. Raises ValueError if it cannot be made so."""
+    try:
+        root = root.resolve()
+        root.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"output {root}: cannot be made ({error}); give a folder that can be written to") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise ValueError(f"output {root}: cannot be written to; give another folder")
+    return root

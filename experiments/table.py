@@ -1,6 +1,6 @@
 """Results as text for people and as one CSV for programs.
 
-Lives here: `results_table`, `write_index`.
+Lives here: `results_table`, `results_warnings`, `write_index`.
 Promises: a line a point, in the order of the experiment.
 Must not know: how points are run.
 """
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.config_file import Experiment
-from experiments.files import nearest
 from experiments.summary import Summary
 
 USUAL = (
@@ -27,24 +26,33 @@ USUAL = (
 
 
 def results_table(experiment: Experiment, summaries: Sequence[Summary | None]) -> str:
-    """A line a point: what tells it from the others, then the numbers that the experiment shows.
-
-    Raises ValueError for a number that no summary has.
-    """
+    """A line a point: what tells it from the others, then the numbers that the experiment shows."""
     shown = experiment.show or USUAL
     names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
     rows = [[*(name.rpartition(".")[2] for name in names), *shown]]
     for setting, summary in zip(experiment.settings, summaries, strict=True):
-        if summary is not None:
-            _check_names(shown, summary)
-        values = ["failed"] * len(shown) if summary is None else [_text(summary[key]) for key in shown]
+        values = ["failed"] * len(shown) if summary is None else [_text(summary.get(key)) for key in shown]
         rows.append([*(str(setting.get(name, "")) for name in names), *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
+def results_warnings(experiment: Experiment, summaries: Sequence[Summary | None]) -> list[str]:
+    """A line for each point whose numbers are not of all its requests because some were refused, or none finished."""
+    lines: list[str] = []
+    for config, summary in zip(experiment.configs, summaries, strict=True):
+        if summary is None:
+            continue
+        count, refused = summary["num_requests"], summary["failed"]
+        if refused:
+            lines.append(f"point {config.digest()}: {refused} of {count} requests were refused; see its refused.json")
+        if not summary["completed"]:
+            lines.append(f"point {config.digest()}: none of {count} requests finished, so it has no latencies")
+    return lines
+
+
 def write_index(path: Path, experiment: Experiment, summaries: Sequence[Summary | None]) -> None:
-    """A CSV with a row a point that has run: its folder, its settings, its whole summary."""
+    """A CSV with a row a point that has run: its folder, its settings, its whole summary. Raises ValueError."""
     names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
     done = [
         {"run": config.digest(), **setting, **summary}
@@ -53,16 +61,13 @@ def write_index(path: Path, experiment: Experiment, summaries: Sequence[Summary 
     ]
     keys = list(done[0].keys() - set(names) - {"run"}) if done else []
     keys.sort(key=list(done[0]).index if done else None)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["run", *names, *keys], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(done)
-
-
-def _check_names(shown: Sequence[str], summary: Summary) -> None:
-    for key in shown:
-        if key not in summary:
-            raise ValueError(f"show: {key} is not in a summary; {nearest(key, list(summary))}")
+    try:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["run", *names, *keys], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(done)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({error.strerror}); give another output folder") from None
 
 
 def _text(value: float | int | str | bool | None) -> str:

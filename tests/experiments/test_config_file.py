@@ -55,7 +55,55 @@ def test_every_config_in_the_repository_opens_with_its_question_and_has_sound_po
         ("sweep: {grid: {cache.page_sise: [8]}}", "point cache.page_sise=8: cache.page_sise: no such field"),
         ("sweep: {grid: {cache.page_size: [8, x]}}", "point cache.page_size=x: cache.page_size='x': expected `int`"),
         ("show: 3", "show=3: must be a list"),
+        ("show: [goodpput]", "show: goodpput is not in a summary; did you mean request_goodput?"),
         ("seed: [", "is no YAML"),
+        ("seed: !!int x", "a value cannot be read (invalid literal for int()"),
+        ("seed: !!bool x", "write it plainly, without a !! tag"),
+        ("seed: 2020-13-45", "seed='2020-13-45': expected `int`, got `str`"),
+        ("seed: 1\ncache: {page_size: 8}\nseed: 2", "line 4: seed is there already, in line 2; give one of the two"),
+        ("cache: {page_size: 8, num_pages: 9, page_size: 16}", "line 2: page_size is there already, in line 2"),
+        ("stop_at_s: .inf", "stop_at_s=inf: must be above 0 and finite"),
+        ("model: {load_format: pickle}", "model.load_format='pickle': choose one of auto"),
+        ("decoding: {temperature: .nan}", "decoding.temperature=nan: must be a finite number"),
+        ("decoding: {method: sample, temperature: -1}", "decoding.temperature=-1.0"),
+        ("decoding: {method: sample, n: 2, temperature: 0}", "decoding.n=2 with temperature=0.0"),
+        ("decoding: {method: sample, top_p: 5}", "decoding.top_p=5.0"),
+        ("decoding: {method: beam, n: 1024}", "decoding.n=1024: must be at most 10"),
+        ("policy: {victim_policy: oldest}", "policy.victim_policy='oldest': use one of last or an import path"),
+        ("policy: {admission_policy: 'nowhere:choose'}", "policy.admission_policy='nowhere:choose' cannot be imported"),
+        ("policy: {eviction_policy: fifo}", "policy.eviction_policy='fifo': use one of lru"),
+        (
+            "workload: {lengths: sharegtp, rate: 1, num_requests: 3}",
+            "workload.lengths='sharegtp': no such lengths; did",
+        ),
+        ("workload: {lengths: no/file.csv, rate: 1, num_requests: 3}", "'no/file.csv': there is no such file"),
+        ("workload: {lengths: /tmp/, rate: 1, num_requests: 3}", "workload.lengths='/tmp/': there is no such file"),
+        (
+            "policy: {name: vllm-2023}\ndecoding: {pin_prefix: true}\n"
+            "workload: {rate: 1, num_requests: 3, shared_prefix_tokens: 64}",
+            "decoding.pin_prefix=True: policy vllm-2023 has no prefix cache here",
+        ),
+        ("executor: {kind: jax}\npolicy: {max_num_seqs: 0}", "max_num_seqs=0: must be between 1 and 4096"),
+        ("executor: {kind: jax}\npolicy: {max_model_len: 2048}\ncache: {num_pages: 1}", "num_pages=1: pages of 16"),
+        ("executor: {kind: jax}\npolicy: {victim_policy: oldest}", "policy.victim_policy='oldest'"),
+        (
+            "executor: {kind: jax}\npolicy: {name: orca-max}\ncache: {enable_prefix_caching: true}",
+            "enable_prefix_caching=True: reservation='max'",
+        ),
+        ("sweep: {grid: {1: [2]}}", "sweep.grid: 1 is no name of a field"),
+        ("sweep: {zip: {1: [2]}}", "sweep.zip: 1 is no name of a field"),
+        ("sweep: {list: [{seed: 1}, {2: 2}]}", "sweep.list: 2 is no name of a field"),
+        ("sweep: {list: [{seed: 1}], grid: {seed: [2, 3]}}", "sweep.list and sweep.grid both set seed"),
+        ("sweep: {list: [{}, {seed: 1}], zip: {seed: [2]}}", "sweep.list and sweep.zip both set seed"),
+        ("sweep: {zip: {seed: [1]}, grid: {seed: [2]}}", "sweep.zip and sweep.grid both set seed"),
+        (
+            "sweep: {grid: {cache.num_pages: [500, 600], cache: [{page_size: 8}]}}",
+            "sweep.grid sets cache.num_pages and sweep.grid sets cache, the one within the other",
+        ),
+        (
+            "sweep: {list: [{cache: {page_size: 8}}], grid: {cache.num_pages: [500]}}",
+            "sweep.list sets cache and sweep.grid sets cache.num_pages, the one within the other",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_file_and_the_field(tmp_path: Path, text: str, message: str) -> None:
@@ -102,6 +150,51 @@ def test_an_override_is_typed_goes_last_and_makes_equal_points_one(tmp_path: Pat
     with pytest.raises(ValueError, match="write it as name=value"):
         experiment(tmp_path, sweep, "cache.page_size")
     assert experiment(tmp_path, "", "cache.num_pages=null").configs[0].cache.num_pages is None
+
+
+def test_an_override_of_a_field_leaves_the_sections_of_a_sweep_alone(tmp_path: Path) -> None:
+    """Both settings are one value to YAML, and what they were swept as is what tells the points apart."""
+    sweep = "sweep: {list: [{cache: &small {page_size: 8}}, {cache: *small, seed: 1}, {cache: {page_size: 16}}]}"
+    read = experiment(tmp_path, sweep, "cache.num_pages=300")
+    assert [(c.cache.page_size, c.cache.num_pages, c.seed) for c in read.configs] == [
+        (8, 300, 0),
+        (8, 300, 1),
+        (16, 300, 0),
+    ]
+    assert [setting["cache"] for setting in read.settings] == [{"page_size": 8}, {"page_size": 8}, {"page_size": 16}]
+
+
+def test_fields_that_are_swept_in_different_settings_of_a_list_do_not_contradict(tmp_path: Path) -> None:
+    read = experiment(tmp_path, "sweep: {list: [{cache: {page_size: 8}}, {cache.page_size: 32, cache.num_pages: 200}]}")
+    assert [c.cache.page_size for c in read.configs] == [8, 32]
+
+
+def test_a_section_merged_from_another_may_give_a_key_anew(tmp_path: Path) -> None:
+    text = "sweep: {list: [{cache: &base {page_size: 8, num_pages: 300}}, {cache: {<<: *base, page_size: 16}}]}"
+    read = experiment(tmp_path, text)
+    assert [(c.cache.page_size, c.cache.num_pages) for c in read.configs] == [(8, 300), (16, 300)]
+
+
+def test_a_mistake_of_the_config_as_a_whole_is_said_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seed") as caught:
+        experiment(tmp_path, "seed: -1")
+    assert str(caught.value) == f"{tmp_path / 'study.yaml'}: seed=-1: must be between 0 and {2**63 - 1}"
+
+
+def test_an_override_that_is_no_value_is_one_line_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"seed='2020-13-45': expected `int`"):
+        experiment(tmp_path, "", "seed=2020-13-45")
+    with pytest.raises(ValueError, match=r"--set seed=!!int x: a value cannot be read") as caught:
+        experiment(tmp_path, "", "seed=!!int x")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"page_size is there already"):
+        experiment(tmp_path, "", "cache={page_size: 8, page_size: 9}")
+
+
+def test_a_model_that_is_not_loaded_yet_bounds_no_length(tmp_path: Path) -> None:
+    text = "executor: {kind: jax}\nmodel: {name: someone/model}\npolicy: {name: static, max_static_batch_len: 6000}"
+    (config,) = experiment(tmp_path, text).configs
+    assert config.policy.max_static_batch_len == 6000
 
 
 def test_a_config_comes_back_from_its_yaml_with_the_same_digest() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -116,13 +117,16 @@ def test_a_replay_agrees_with_what_was_recorded_and_leaves_it_alone(recorded: Pa
 def test_a_replay_says_what_differs(recorded: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(recorded, changed)
+    # What other code may have written: its DONE is of its files.
     summary = json.loads((changed / "summary.json").read_text())
     came = summary["completed"]
     summary["completed"] = 7
     (changed / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    done_again(changed)
     assert replay(changed) == ["summary.json differs", f"  completed: 7 was recorded, {came} came"]
     with gzip.open(changed / "steps.csv.gz", "at") as file:
         file.write("1\n")
+    done_again(changed)
     assert "steps.csv.gz differs" in replay(changed)
 
 
@@ -131,8 +135,76 @@ def test_a_folder_without_a_whole_run_cannot_be_replayed(recorded: Path, tmp_pat
     shutil.copytree(recorded, changed)
     (changed / "DONE").unlink()
     assert not is_done(changed)
-    with pytest.raises(ValueError, match="no whole run; give the folder of a run"):
+    with pytest.raises(ValueError, match=r"no whole run; .* or give the folder of a run"):
         replay(changed)
+
+
+DAMAGES = [b"", b"[1]", b"{}", b"[\xff", None]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "requests.csv.gz", "provenance.json", "DONE"])
+@pytest.mark.parametrize("data", DAMAGES, ids=["empty", "list", "object", "junk", "missing"])
+def test_a_damaged_run_is_refused_in_one_line_that_names_the_file(
+    recorded: Path, tmp_path: Path, name: str, data: bytes | None
+) -> None:
+    folder = damaged(recorded, tmp_path, name, data)
+    with pytest.raises(ValueError, match=re.escape(str(folder))) as caught:
+        replay(folder)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+    assert "run its config again" in str(caught.value)
+
+
+@pytest.mark.parametrize("data", DAMAGES, ids=["empty", "list", "object", "junk", "missing"])
+def test_a_damaged_summary_is_never_read_back(recorded: Path, tmp_path: Path, data: bytes | None) -> None:
+    folder = damaged(recorded, tmp_path, "summary.json", data)
+    with pytest.raises(ValueError, match=r"summary\.json: (is damaged|cannot be read)"):
+        read_summary(folder)
+    if data is not None:
+        done_again(folder)
+        with pytest.raises(ValueError, match=r"summary\.json: (is no JSON|holds no summary)"):
+            read_summary(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "page_sise: 3", "seed: ["])
+def test_a_config_that_was_recorded_wrong_is_refused_by_name(recorded: Path, tmp_path: Path, text: str) -> None:
+    folder = damaged(recorded, tmp_path, "config.yaml", text.encode())
+    done_again(folder)
+    with pytest.raises(ValueError, match=r"config\.yaml: (holds no fields|page_sise: no such|is no YAML)"):
+        read_config(folder)
+
+
+def test_a_file_where_the_run_folder_goes_is_an_error_of_that_point_alone(tmp_path: Path) -> None:
+    folder = tmp_path / SMALL.digest()
+    folder.write_text("mine")
+    error = attempt(Job(SMALL, folder)).error
+    assert error == f"{folder}: is a file where a run's folder goes; remove it"
+    assert folder.read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        (
+            WorkloadSpec(
+                lengths="constant", prompt_tokens=5000, output_tokens=4, arrivals="all_at_once", num_requests=3
+            ),
+            "3 of 3 requests were refused: the prompt has 5000 tokens",
+        ),
+        (WorkloadSpec(rate=1.0, duration_s=1e-9), "workload: has no requests: num_requests=None, duration_s=1e-09"),
+        (
+            WorkloadSpec(lengths="small", arrivals="all_at_once", max_model_len=2),
+            "are longer than max_model_len=2; raise it",
+        ),
+    ],
+    ids=["all refused", "none drawn", "all dropped"],
+)
+def test_a_run_that_would_serve_nobody_is_a_failed_point(tmp_path: Path, workload: WorkloadSpec, reason: str) -> None:
+    config = ExperimentConfig(workload=workload)
+    folder = tmp_path / config.digest()
+    error = attempt(Job(config, folder)).error
+    assert error is not None and reason in error
+    assert not is_done(folder)
 
 
 def test_a_failed_point_leaves_its_error_and_no_run(tmp_path: Path) -> None:
@@ -149,6 +221,24 @@ def test_the_resolved_config_can_be_run_as_a_config_file_once_it_has_a_question(
     path.write_text("question: Again?\n" + (recorded / "config.yaml").read_text())
     (config,) = read_experiment(path).configs
     assert config.digest() == SMALL.digest()
+
+
+def damaged(recorded: Path, tmp_path: Path, name: str, data: bytes | None) -> Path:
+    """A copy of the run with other bytes in one file, or without it."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(recorded, folder)
+    if data is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def done_again(folder: Path) -> None:
+    """Write DONE for the files as they are now."""
+    names = sorted(path.name for path in folder.iterdir() if path.name != "DONE")
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    (folder / "DONE").write_text("".join(lines))
 
 
 def _plain(path: Path) -> bytes:

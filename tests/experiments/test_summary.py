@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.check import check_shown
 from experiments.config import CacheSection, DecodingSection, ExperimentConfig, MetricsSection, PolicySection
 from experiments.point import Point, run_point
 from experiments.summary import summarize
@@ -153,3 +154,10 @@ def test_the_shares_of_the_pool_add_up_under_every_policy() -> None:
         shares = np.array([found[f"kv_{part}_share"] for part in parts], float)
         assert shares.sum() == pytest.approx(1.0), name
         assert 0 < shares[0] < 1
+
+
+def test_every_number_of_a_summary_can_be_asked_for_before_there_is_one() -> None:
+    found = summarize(run_point(ExperimentConfig(workload=WorkloadSpec(rate=1.0, num_requests=5))))
+    check_shown(list(found))
+    with pytest.raises(ValueError, match="show: mean_tft_ms is not in a summary; did you mean mean_ttft_ms"):
+        check_shown([*found, "mean_tft_ms"])

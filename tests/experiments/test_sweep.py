@@ -1,7 +1,9 @@
 """Sweeps: each point once, a killed sweep goes on where it was, one bad point stops no other, on every launcher."""
 
+import hashlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,17 +149,28 @@ def test_the_command_line_tells_mistakes_failures_and_differences_apart(tmp_path
     wrong = CliRunner().invoke(main, [*run, "--set", "cache.page_sise=3"])
     assert wrong.exit_code == 2
     assert "did you mean page_size?" in wrong.output
-    failed = CliRunner().invoke(main, [*run, "--set", "workload.lengths=nowhere/file.csv"])
+    missing = CliRunner().invoke(main, [*run, "--set", "workload.lengths=nowhere/file.csv"])
+    assert missing.exit_code == 2
+    assert "nowhere/file.csv" in missing.output
+    failed = CliRunner().invoke(main, [*run, "--set", "policy.max_model_len=2"])
     assert failed.exit_code == 1
-    assert "nowhere/file.csv" in failed.output
+    assert "failed: 5 of 5 requests were refused: the prompt has" in failed.output
     good = CliRunner().invoke(main, run)
     assert good.exit_code == 0, good.output
     (folder,) = (folder for folder in (tmp_path / "runs" / "one").iterdir() if is_done(folder))
     assert CliRunner().invoke(main, ["--replay", str(folder)]).exit_code == 0
-    (folder / "requests.csv.gz").write_bytes(b"")
+    record_otherwise(folder, "requests.csv.gz")
     differs = CliRunner().invoke(main, ["--replay", str(folder)])
     assert differs.exit_code == 1
     assert "requests.csv.gz differs" in differs.output
+    for name in ("requests.csv.gz", "summary.json"):
+        (folder / name).write_bytes(b"")
+    damaged = CliRunner().invoke(main, ["--replay", str(folder)])
+    assert (damaged.exit_code, damaged.output.count("\n")) == (2, 1)
+    assert "summary.json: is damaged" in damaged.output
+    read_back = CliRunner().invoke(main, run)
+    assert read_back.exit_code == 2
+    assert "summary.json: is damaged" in read_back.output
     neither = CliRunner().invoke(main, [])
     assert neither.exit_code == 2
 
@@ -172,3 +185,50 @@ def test_a_number_that_no_summary_has_cannot_be_shown(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, [str(path), "--output", str(tmp_path / "runs")])
     assert shown.exit_code == 2
     assert "did you mean mean_ttft_ms?" in shown.output
+    assert not (tmp_path / "runs").exists(), "it is told before anything runs"
+
+
+def test_requests_that_were_refused_and_runs_of_which_nothing_finished_are_warned_of(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from experiments.run import main
+
+    path = tmp_path / "one.yaml"
+    path.write_text("question: Does it?\nworkload: {lengths: sharegpt, rate: 2.0, num_requests: 40}\n")
+    run = [str(path), "--output", str(tmp_path / "runs")]
+    some = CliRunner().invoke(main, [*run, "--set", "policy.max_model_len=100"])
+    assert some.exit_code == 0
+    assert re.search(r"warning: point \w+: \d+ of 40 requests were refused; see its refused\.json", some.output)
+    stopped = CliRunner().invoke(main, [*run, "--set", "stop_at_s=0.001"])
+    assert re.search(r"warning: point \w+: none of 40 requests finished", stopped.output)
+    assert "warning" not in CliRunner().invoke(main, run).output
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, dry: bool) -> None:
+    from click.testing import CliRunner
+
+    from experiments.run import main
+
+    path = tmp_path / "one.yaml"
+    path.write_text("question: Does it?\nworkload: {rate: 2.0, num_requests: 5}\n")
+    for output in (path, tmp_path / ("a" * 300)):
+        result = CliRunner().invoke(main, [str(path), "--output", str(output), *(["--dry-run"] if dry else [])])
+        assert result.exit_code == (0 if dry else 2), result.output
+        assert dry or "give a folder that can be written to" in result.output
+
+
+def test_a_file_where_a_run_folder_goes_stops_no_other_point(tmp_path: Path) -> None:
+    first, second = config_at(1.0), config_at(2.0)
+    (tmp_path / first.digest()).write_text("mine")
+    with pytest.raises(PointsFailed, match="is a file where a run's folder goes") as failed:
+        run_points([first, second], tmp_path, workers=1, progress=False)
+    assert failed.value.summaries == [None, read_summary(tmp_path / second.digest())]
+
+
+def record_otherwise(folder: Path, name: str) -> None:
+    """Give a recorded file other bytes, and DONE their digest, as other code might have recorded them."""
+    old = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / name).write_bytes(b"other")
+    done = (folder / "DONE").read_text()
+    (folder / "DONE").write_text(done.replace(old, hashlib.sha256(b"other").hexdigest()))

@@ -1,0 +1,97 @@
+"""What a config leaves to its model, policy and device, resolved.
+
+Lives here: `preset`, `cost_model`, and the engine's two configs for either executor.
+Promises: from the config and the model's shape alone; every error names the field, the value and the remedy.
+Must not know: workloads, how a point is run.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+from experiments.config import ExperimentConfig
+from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.core.baselines.presets import with_policy
+from jpaged.sim.capacity import pages_that_fit, swap_pages
+from jpaged.sim.cost_model import CostModel, scaled
+from jpaged.sim.hardware import hardware_named
+from jpaged.sim.profiles import load_profile
+from models.config import PRESETS, ModelConfig
+
+
+def cost_model(config: ExperimentConfig, model: ModelConfig) -> CostModel:
+    """The times of the simulated steps. Raises ValueError for a profile that does not hold for the model."""
+    profile = load_profile(
+        config.executor.cost_profile,
+        model,
+        config.hardware.device,
+        config.hardware.tensor_parallel_size,
+        dtype=config.model.dtype,
+        kv_cache_dtype=config.cache.kv_cache_dtype,
+    )
+    factors = config.executor
+    if (factors.bandwidth, factors.flops, factors.host) == (1.0, 1.0, 1.0):
+        return profile
+    return scaled(profile, bandwidth=factors.bandwidth, flops=factors.flops, host_time=factors.host)
+
+
+def preset(name: str) -> ModelConfig:
+    """The shape of a model that the simulation knows. Raises ValueError naming those."""
+    if name not in PRESETS:
+        raise ValueError(f"model.name={name!r}: the simulation knows {', '.join(PRESETS)}; choose one of them")
+    return PRESETS[name]
+
+
+def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheConfig, SchedulerConfig]:
+    """The engine's two configs: the policy's fields, then those that the experiment gives."""
+    section, overrides = config.cache, policy_overrides(config)
+    num_pages, num_host_pages = section.num_pages, section.num_host_pages
+    if num_pages is None or num_host_pages is None:
+        fitting, swapped = _pool_sizes(config, model)
+        num_pages = fitting if num_pages is None else num_pages
+        if num_host_pages is None:
+            num_host_pages = swapped if config.policy.name in ("paged", "vllm-2023") else 0
+    overrides |= {"num_pages": num_pages, "num_host_pages": num_host_pages}
+    if "max_model_len" not in overrides and config.policy.name == "paged":
+        overrides["max_model_len"] = min(model.max_length, num_pages * section.page_size)
+    return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+
+
+def device_configs(config: ExperimentConfig, max_length: int) -> tuple[CacheConfig, SchedulerConfig]:
+    """The same two for a real executor and a model of so many tokens; a `num_pages` of None is left to the memory."""
+    section = config.cache
+    overrides = policy_overrides(config) | {
+        "num_pages": section.num_pages,
+        "num_host_pages": section.num_host_pages or 0,
+    }
+    if "max_model_len" not in overrides:
+        room = max_length if section.num_pages is None else section.num_pages * section.page_size
+        overrides["max_model_len"] = min(max_length, room)
+    return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+
+
+def _pool_sizes(config: ExperimentConfig, model: ModelConfig) -> tuple[int, int]:
+    """Pages that the device and the host have room for, with weights in the model's dtype."""
+    section, weight = config.cache, 4 if config.model.dtype == "float32" else 2
+    fits = {
+        "tensor_parallel_size": config.hardware.tensor_parallel_size,
+        "page_size": section.page_size,
+        "itemsize": weight,
+    }
+    dtype = config.model.dtype if section.kv_cache_dtype == "auto" else section.kv_cache_dtype
+    element = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype)
+    # A quantised element takes a byte, and each token and head a float32 scale.
+    head_bytes = model.head_dim + 4 if element is None else model.head_dim * element
+    factor = Fraction(model.head_dim * weight, head_bytes)
+    device = pages_that_fit(model, hardware_named(config.hardware.device), **fits)
+    return int(device * factor), int(swap_pages(model, **fits) * factor)
+
+
+def policy_overrides(config: ExperimentConfig) -> dict[str, Any]:
+    """The fields of both engine configs that the experiment gives, but for the sizes of the pools."""
+    section = config.cache
+    overrides: dict[str, Any] = {"page_size": section.page_size, "kv_cache_dtype": section.kv_cache_dtype}
+    overrides |= config.policy.overrides()
+    for name in ("enable_prefix_caching", "watermark"):
+        if getattr(section, name) is not None:
+            overrides[name] = getattr(section, name)
+    return overrides
