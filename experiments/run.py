@@ -48,7 +48,7 @@ def main(
         if recorded is not None:
             sys.exit(_replay(recorded))
         assert config is not None
-        experiment = read_experiment(config, overrides)
+        experiment = read_experiment(_found(config), overrides)
         root = output / experiment.name
         click.echo(f"{experiment.question}\n{len(experiment.configs)} points, in {root}")
         if dry_run:
@@ -58,6 +58,13 @@ def main(
     except ValueError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+
+
+def _found(config: Path) -> Path:
+    """The file as it is named, or that of the project's own configs: page_size.yaml, configs/page_size.yaml."""
+    shipped = Path(__file__).parent / "configs" / config.name
+    own = config.parent in (Path(), Path("configs")) and shipped.exists() and not config.exists()
+    return shipped if own else config
 
 
 def _run(experiment: Experiment, root: Path, launcher: str, workers: int | None) -> int:

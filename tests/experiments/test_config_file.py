@@ -77,7 +77,10 @@ def test_every_config_in_the_repository_opens_with_its_question_and_has_sound_po
             "workload.lengths='sharegtp': no such lengths; did",
         ),
         ("workload: {lengths: no/file.csv, rate: 1, num_requests: 3}", "'no/file.csv': there is no such file"),
-        ("workload: {lengths: /tmp/, rate: 1, num_requests: 3}", "workload.lengths='/tmp/': there is no such file"),
+        (
+            "workload: {lengths: /no/such/, rate: 1, num_requests: 3}",
+            "workload.lengths='/no/such/': there is no such file",
+        ),
         (
             "policy: {name: vllm-2023}\ndecoding: {pin_prefix: true}\n"
             "workload: {rate: 1, num_requests: 3, shared_prefix_tokens: 64}",
@@ -238,3 +241,19 @@ def test_a_quantised_pool_has_more_pages_beside_weights_of_the_same_size() -> No
         pages[dtype] = num_pages
     assert pages["int8"] == pages["auto"] * 256 // 132
     assert pages["float32"] == pages["auto"] // 2
+
+
+@pytest.mark.parametrize("name", ["page_size.yaml", "configs/page_size.yaml"])
+def test_the_projects_own_configs_are_found_by_their_names_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from experiments.run import main
+
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [name, "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "16 points" in result.output
+    other = CliRunner().invoke(main, ["elsewhere/page_size.yaml", "--dry-run"])
+    assert other.exit_code == 2
