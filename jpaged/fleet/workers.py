@@ -120,8 +120,8 @@ class InThread:
     """The engine runs in a thread: steps of several replicas overlap as far as their devices release Python's lock."""
 
     def __init__(self, make_engine: MakeEngine, replica: int) -> None:
-        inbox: Any = queue.SimpleQueue()
-        outbox: Any = queue.SimpleQueue()
+        inbox: Any = queue.SimpleQueue[Any]()
+        outbox: Any = queue.SimpleQueue[Any]()
         self._apart = _Apart(inbox, outbox, replica)
         self._thread = threading.Thread(
             target=serve, args=(make_engine, replica, inbox, outbox), name=f"replica-{replica}", daemon=True
