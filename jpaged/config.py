@@ -48,8 +48,11 @@ class CacheConfig:
     def __post_init__(self) -> None:
         require_int("page_size", self.page_size, 1, 256)
         if self.num_pages is not None:
-            require_int("num_pages", self.num_pages, 1, MAX_PAGES)
-        require_int("num_host_pages", self.num_host_pages, 0, MAX_PAGES)
+            require_int("num_pages", self.num_pages, 1, None)
+        require_int("num_host_pages", self.num_host_pages, 0, None)
+        for name, count in (("num_pages", self.num_pages or 0), ("num_host_pages", self.num_host_pages)):
+            if count > MAX_PAGES:
+                raise ValueError(f"{name}={count}: page ids are 32-bit integers; give at most {MAX_PAGES}")
         require_choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         require_bool("enable_prefix_caching", self.enable_prefix_caching)
         require_fraction("watermark", self.watermark)
