@@ -237,7 +237,10 @@ def test_a_reader_that_has_gone_is_no_traceback():
 @pytest.mark.slow
 def test_ctrl_c_is_no_traceback(model: str):
     args = [*PROGRAM, "bench", "latency", "--model", model, *FLAGS, "--input-len", "4", "--output-len", "4"]
+    # A child inherits an ignored SIGINT, and whoever runs these tests may ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen([*args, "--num-iters", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, before)
     assert process.stderr is not None
     seen = b""
     while b"2/1000010" not in seen:
