@@ -1,7 +1,6 @@
 """Sweeps: each point once, a killed sweep goes on where it was, one bad point stops no other, on every launcher."""
 
 import hashlib
-import importlib.util
 import os
 import re
 import signal
@@ -77,8 +76,6 @@ def test_an_unknown_launcher_or_no_workers_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["ray", "submitit"])
 def test_every_launcher_finds_what_the_local_one_finds(tmp_path: Path, package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: an optional extra")
     launcher = "slurm" if package == "submitit" else package
     configs = [config_at(1.0), config_at(2.0)]
     local = run_points(configs, tmp_path / "local", progress=False)
