@@ -6,7 +6,7 @@ Must not know: models, steps.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 
@@ -84,6 +84,18 @@ _H100_FLOPS = MappingProxyType({"float16": 989e12, "bfloat16": 989e12, "float32"
 # Not measured: A100's figures times the ratio of NVLink 4 to NVLink 3 (900 to 600 GB/s), and of PCIe 5 to PCIe 4.
 _H100_REDUCE_RATE = MappingProxyType({size: 1.5 * rate for size, rate in _A100_REDUCE_RATE.items()})
 
+_H100 = Hardware(
+    name="H100",
+    memory_bytes=int(79.1 * GIB),  # an 80 GB card less the driver's part, as on A100-80GB; not measured
+    memory_rate=3350e9,  # data sheet, SXM5
+    flops=_H100_FLOPS,
+    weights_efficiency=0.80,  # not measured: A100-80GB's
+    all_reduce_ns=_A100_REDUCE_NS,  # not measured: A100's
+    all_reduce_rate=_H100_REDUCE_RATE,
+    copy_in_rate=2 * _COPY_IN,
+    copy_out_rate=2 * _COPY_OUT,
+)
+
 HARDWARE: Mapping[str, Hardware] = MappingProxyType(
     {
         preset.name: preset
@@ -111,28 +123,9 @@ HARDWARE: Mapping[str, Hardware] = MappingProxyType(
                 copy_in_rate=_COPY_IN,
                 copy_out_rate=_COPY_OUT,
             ),
-            Hardware(
-                name="H100",
-                memory_bytes=int(79.1 * GIB),  # an 80 GB card less the driver's part, as on A100-80GB; not measured
-                memory_rate=3350e9,  # data sheet, SXM5
-                flops=_H100_FLOPS,
-                weights_efficiency=0.80,  # not measured: A100-80GB's
-                all_reduce_ns=_A100_REDUCE_NS,  # not measured: A100's
-                all_reduce_rate=_H100_REDUCE_RATE,
-                copy_in_rate=2 * _COPY_IN,
-                copy_out_rate=2 * _COPY_OUT,
-            ),
-            Hardware(
-                name="H200",
-                memory_bytes=139 * GIB,  # of a 141 GB card; rounded down
-                memory_rate=4800e9,  # data sheet, SXM5
-                flops=_H100_FLOPS,
-                weights_efficiency=0.80,  # not measured: A100-80GB's
-                all_reduce_ns=_A100_REDUCE_NS,  # not measured: A100's
-                all_reduce_rate=_H100_REDUCE_RATE,
-                copy_in_rate=2 * _COPY_IN,
-                copy_out_rate=2 * _COPY_OUT,
-            ),
+            _H100,
+            # Of a 141 GB card, rounded down; data sheet. What else an H100 has is taken to be the same.
+            replace(_H100, name="H200", memory_bytes=139 * GIB, memory_rate=4800e9),
             Hardware(
                 name="A10G",
                 memory_bytes=22 * GIB,  # of a 24 GB card with ECC; rounded down
