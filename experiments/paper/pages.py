@@ -42,12 +42,6 @@ def fig18b(full: bool) -> Plan[Result]:
     }
     del full
     found, digests = yield from _by_page_size(sets)
-    rows: list[Row] = []
-    for name, line in found.items():
-        rows += _shape("Fig. 18b", name, line)
-        rows += _points(
-            "Fig. 18b", name, line, published()["fig18b"]["series"][name], _FIT if name == "ShareGPT" else ""
-        )
     return Result(
         figure="18b",
         title="Fig. 18b. Normalized latency against page size, OPT-13B",
@@ -55,10 +49,20 @@ def fig18b(full: bool) -> Plan[Result]:
             f"ShareGPT at {_SHAREGPT_RATE} and Alpaca at {_ALPACA_RATE} req/s, 600 s (the paper does not say how long "
             "its own runs were); profile paper-2023-pages",
         ),
-        rows=tuple(rows),
+        rows=_rows("18b", found, fitted="ShareGPT"),
         data=found,
         digests=digests,
     )
+
+
+def _rows(figure: str, found: dict[str, list[tuple[int, float]]], *, fitted: str) -> tuple[Row, ...]:
+    """The rows of a figure whose lines are `found`; the profile was fitted to the line `fitted`."""
+    series = published()[f"fig{figure}"]["series"]
+    rows: list[Row] = []
+    for name, line in found.items():
+        rows += _shape(f"Fig. {figure}", name, line)
+        rows += _points(f"Fig. {figure}", name, line, series[name], _FIT if name == fitted else "")
+    return tuple(rows)
 
 
 def fig19a(full: bool) -> Plan[Result]:
@@ -122,17 +126,11 @@ def fig19b(full: bool) -> Plan[Result]:
         "Swap": (_SHAREGPT_RATE, _PAGES, {"preemption_mode": "swap"}),
     }
     found, digests = yield from _by_page_size(sets)
-    rows: list[Row] = []
-    for name, line in found.items():
-        rows += _shape("Fig. 19b", name, line)
-        rows += _points(
-            "Fig. 19b", name, line, published()["fig19b"]["series"][name], _FIT if name == "Recompute" else ""
-        )
     return Result(
         figure="19b",
         title="Fig. 19b. Recomputation or swapping, normalized latency against page size, OPT-13B",
         conditions=(f"ShareGPT at {_SHAREGPT_RATE} req/s, 600 s; profile paper-2023-pages",),
-        rows=tuple(rows),
+        rows=_rows("19b", found, fitted="Recompute"),
         data=found,
         digests=digests,
     )
