@@ -112,7 +112,7 @@ class Engine:
         if not self.scheduler.has_unfinished:
             self._forget_plans()
             return []
-        if not self._in_flight and self.scheduler.must_wait:
+        if not self._in_flight and self.scheduler.exchange.must_wait:
             return []
         try:
             if not self._in_flight:
@@ -169,7 +169,7 @@ class Engine:
         cache = self.scheduler.cache
         for name in list(cache.pinned):
             cache.unpin(name)
-        self.scheduler.forget_outgoing()
+        self.scheduler.exchange.forget_outgoing()
         cache.reset_prefix_cache()
 
     def send(self, request_id: str) -> KVHandoff:
@@ -180,17 +180,17 @@ class Engine:
         group = self._groups.get(request_id)
         if group is None:
             raise ValueError(f"request_id={request_id!r}: no such request is here to be handed over")
-        handoff = self.scheduler.send(group)
+        handoff = self.scheduler.exchange.send(group)
         del self._groups[request_id]
         return handoff
 
     def sent(self, request_id: str) -> None:
         """The pages of a request that was sent have been copied, or are not wanted any more: let go of them."""
-        self.scheduler.sent(request_id)
+        self.scheduler.exchange.sent(request_id)
 
     def can_receive(self, handoff: KVHandoff) -> bool:
         """Whether `receive` would find room now."""
-        return self.scheduler.can_receive(handoff)
+        return self.scheduler.exchange.can_receive(handoff)
 
     def receive(self, handoff: KVHandoff) -> tuple[PageMove, ...]:
         """Give a request from another engine rows and pages here; returns what must be copied before `received`.
@@ -207,14 +207,14 @@ class Engine:
         group = SequenceGroup(handoff.request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
         self._num_added += 1
         self._groups[handoff.request.request_id] = group
-        return self.scheduler.receive(group, handoff)
+        return self.scheduler.exchange.receive(group, handoff)
 
     def received(self, request_id: str) -> None:
         """The pages of a request that arrives have been copied: it runs from the next step on."""
         group = self._groups.get(request_id)
         # It may have been ended meanwhile.
         if group is not None:
-            self.scheduler.received(group)
+            self.scheduler.exchange.received(group)
 
     def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
         """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.

@@ -13,9 +13,8 @@ from jpaged.config import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core import policy
 from jpaged.core.baselines.static_batch import next_batch
 from jpaged.core.block_table import pages_for
-from jpaged.core.cache_manager import CacheManager
 from jpaged.core.caches import make_cache
-from jpaged.core.handoff import KVHandoff, PageMove, handoff_of, take_in
+from jpaged.core.exchange import Exchange
 from jpaged.core.integrity import check_groups
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.plan_builder import PlanBuilder
@@ -38,7 +37,6 @@ class Scheduler:
         self.watermark_pages = int(cache_config.watermark * self.cache.pool.num_pages)
         self.waiting: list[SequenceGroup] = []
         self.running: list[SequenceGroup] = []
-        self.arriving: list[SequenceGroup] = []
         self.num_steps = 0
         self.num_preemptions = 0
         self.num_preemptions_swap = 0
@@ -47,11 +45,22 @@ class Scheduler:
         self._num_swapped = 0
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._in_flight: deque[PlanBuilder] = deque()
+        self.exchange = Exchange(self)
 
     @property
     def has_unfinished(self) -> bool:
         """Whether any group waits or runs."""
         return bool(self.waiting or self.running)
+
+    @property
+    def plans_in_flight(self) -> int:
+        """Plans that wait for their update."""
+        return len(self._in_flight)
+
+    @property
+    def num_free_rows(self) -> int:
+        """Row slots that no sequence holds."""
+        return len(self._free_slots)
 
     @property
     def num_running(self) -> int:
@@ -110,8 +119,7 @@ class Scheduler:
             self.waiting.remove(group)
             self._num_swapped -= was_swapped
             self._wait_again(group)
-        if group in self.arriving and not group.live:
-            self.arriving.remove(group)
+        self.exchange.drop_if_ended(group)
         self._settle()
         return ended
 
@@ -122,97 +130,24 @@ class Scheduler:
     def check(self) -> None:
         """Assert the invariants that hold between steps (I1 to I5, I7)."""
         slots = self._free_slots
-        groups = self.running, self.waiting, self.arriving
+        groups = self.running, self.waiting, self.exchange.arriving
         check_groups(*groups, self.cache, slots, self.config.max_num_seqs, self._rank)
 
-    def send(self, group: SequenceGroup) -> KVHandoff:
-        """Let a group go to another engine. Its pages are held until `cache.sent(request_id)`, its rows are free now.
+    def take_row(self, sequence: Sequence) -> None:
+        """Give a sequence one of the free row slots. The caller has checked that there is one."""
+        sequence.row_slot = self._free_slots.pop()
+        sequence.status = SequenceStatus.RUNNING
 
-        Raises ValueError, and changes nothing, if it cannot leave.
-        """
-        if self._in_flight:
-            raise ValueError("a step is in flight: requests leave an engine that plans one step at a time")
-        cache = self._paged("handed over")
-        handoff = handoff_of(group, cache.page_size)
-        live = group.live
-        cache.send(group.request.request_id, live)
-        for sequence in live:
-            self._leave_row(sequence)
-        self.running.remove(group)
-        return handoff
+    def leave_row(self, sequence: Sequence) -> None:
+        """Take a sequence's row slot back, if it has one."""
+        if sequence.row_slot is not None:
+            self._free_slots.append(sequence.row_slot)
+            sequence.row_slot = None
 
-    def sent(self, request_id: str) -> None:
-        """Let go of the pages of a group that was sent."""
-        self._paged("handed over").sent(request_id)
-
-    def forget_outgoing(self) -> None:
-        """Let go of the pages of all groups that were sent: their contents are lost."""
-        if isinstance(self.cache, CacheManager):
-            for name in list(self.cache.outgoing):
-                self.cache.sent(name)
-
-    def can_receive(self, handoff: KVHandoff) -> bool:
-        """Whether rows and pages are there for a handoff now; nobody overtakes those who wait here already."""
-        count = len(handoff.sequences)
-        if self.waiting or count > len(self._free_slots):
-            return False
-        # While others run, each sequence is to have a page for its next tokens, as after a swap.
-        reserve = self.watermark_pages + count if self.running or self.arriving else 0
-        return self._paged("received").can_receive(handoff, reserve)
-
-    def receive(self, group: SequenceGroup, handoff: KVHandoff) -> tuple[PageMove, ...]:
-        """Give a new group the rows and pages of a handoff that can be received; it runs from `received` on.
-
-        Returns what must be copied before that.
-        """
-        cache = self._paged("received")
-        live = take_in(group, handoff)
-        moves = cache.receive(handoff, live)
-        for sequence in live:
-            sequence.row_slot = self._free_slots.pop()
-            sequence.status = SequenceStatus.RUNNING
-            # The executor knows nothing of it yet: the first plan that has it tells all.
-            sequence.moved = True
-        group.status = SequenceStatus.ARRIVING
-        self.arriving.append(group)
-        return moves
-
-    def received(self, group: SequenceGroup) -> None:
-        """The pages of an arriving group have been copied: let it run."""
-        self.arriving.remove(group)
+    def run(self, group: SequenceGroup) -> None:
+        """Let a group, which has its rows and pages, run from the next plan on."""
         group.status = SequenceStatus.RUNNING
         insort(self.running, group, key=self._rank)
-
-    @property
-    def must_wait(self) -> bool:
-        """Whether a step could compute nothing before some pages on their way, out or in, have got there."""
-        cache = self.cache
-        if not isinstance(cache, CacheManager) or not (self.arriving or cache.outgoing):
-            return False
-        if not self.running:
-            return bool(self.waiting) and not self._first_may_come_in()
-        first = self.running[0]
-        behind = [(s, len(s.token_ids)) for s in first.live if s.num_computed < len(s.token_ids)]
-        held = cache.aside.union(*(s.table.pages for group in (first, *self.arriving) for s in group.live))
-        # A prompt got all its pages when it came in.
-        return self._pages_to_go_on(first, behind if first.forked else []) > cache.pool.num_pages - len(held)
-
-    def _first_may_come_in(self) -> bool:
-        group = self.waiting[self.next_waiting()]
-        if group.status is SequenceStatus.SWAPPED:
-            return self.cache.can_swap_in(group.live, len(group.live))
-        return self.may_come_in(group, self.config.max_num_batched_tokens, busy=False)
-
-    @property
-    def is_paged(self) -> bool:
-        """Whether requests can leave and arrive with their pages."""
-        return isinstance(self.cache, CacheManager) and self.config.batching != "static"
-
-    def _paged(self, what: str) -> CacheManager:
-        """The cache, where pages can be told one by one. Raises ValueError."""
-        if not isinstance(self.cache, CacheManager) or not self.is_paged:
-            raise ValueError(f"no request can be {what} here: it takes reservation='none' and continuous batching")
-        return self.cache
 
     def _schedule_running(self, plan: PlanBuilder) -> None:
         i = 0
@@ -224,7 +159,7 @@ class Scheduler:
                 i += 1
                 continue
             writes = self._wanted(group, plan)
-            while (need := self._pages_to_go_on(group, writes)) and need > self.cache.num_available:
+            while (need := self.pages_to_go_on(group, writes)) and need > self.cache.num_available:
                 if self._preempt_one_of(i, plan) is group:
                     break  # the next group is now at this index
             else:
@@ -242,7 +177,7 @@ class Scheduler:
             return False
         return self.cache.owns(sequence, start)
 
-    def _pages_to_go_on(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
+    def pages_to_go_on(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
         """Pages that must be available for a running group to go on."""
         need = self.cache.pages_to_grow(writes)
         if self.config.append_headroom and len(self.running) > 1:
@@ -261,8 +196,7 @@ class Scheduler:
             for earlier in self.waiting[:i]:
                 earlier.overtaken += 1
             del self.waiting[i]
-            insort(self.running, group, key=self._rank)
-            group.status = SequenceStatus.RUNNING
+            self.run(group)
             if group.metrics.first_scheduled is None:
                 group.metrics.first_scheduled = now
             writes = self._wanted(group, plan)
@@ -292,7 +226,7 @@ class Scheduler:
         `busy`: the step has work without it. Static batches: only the groups that were chosen together come in.
         """
         live = group.live
-        if len(live) > len(self._free_slots) or (self.config.batching == "static" and group.batch is None):
+        if len(live) > self.num_free_rows or (self.config.batching == "static" and group.batch is None):
             return False
         reserve = self.watermark_pages if self.running else 0
         if group.status is SequenceStatus.SWAPPED:
@@ -320,8 +254,7 @@ class Scheduler:
             self.cache.admit(group)
             self._count_hits(group, live[0].num_computed)
         for sequence in live:
-            sequence.row_slot = self._free_slots.pop()
-            sequence.status = SequenceStatus.RUNNING
+            self.take_row(sequence)
             sequence.moved = False
             plan.admit(group, sequence)
 
@@ -409,7 +342,7 @@ class Scheduler:
         for sequence in live:
             if swaps is None:
                 self.cache.release(sequence)
-            self._leave_row(sequence)
+            self.leave_row(sequence)
             sequence.status = status
         group.status = status
         group.metrics.num_preemptions += 1
@@ -431,18 +364,13 @@ class Scheduler:
     ) -> None:
         self.cache.release(sequence)
         self.cache.swap_space.release(sequence)
-        self._leave_row(sequence)
+        self.leave_row(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         sequence.stop_reason = stop_reason
         if group.finished:
             group.status = SequenceStatus.FINISHED
             group.metrics.finished = now
-
-    def _leave_row(self, sequence: Sequence) -> None:
-        if sequence.row_slot is not None:
-            self._free_slots.append(sequence.row_slot)
-            sequence.row_slot = None
 
     def _settle(self) -> None:
         """Drop the running groups that have ended; those with sequences whose turn comes now wait again."""

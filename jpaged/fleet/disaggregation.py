@@ -109,7 +109,7 @@ def check_pair(prefill: Engine, decode: Engine) -> None:
         if here != there:
             raise ValueError(f"{name}={here} of the prefill engine is {there} of the decode engine; give both the same")
     for engine, role in ((prefill, "prefill"), (decode, "decode")):
-        if not engine.scheduler.is_paged:
+        if not engine.scheduler.exchange.is_paged:
             raise ValueError(
                 f"the {role} engine reserves pages or has static batches; give it reservation='none' and continuous "
                 "batching"

@@ -91,14 +91,14 @@ class Pair:
     def step_prefill(self) -> None:
         """A step of the prefill engine; whoever got a first token waits to be pulled."""
         engine = self.prefill.engine
-        self.num_waits += engine.scheduler.must_wait
+        self.num_waits += engine.scheduler.exchange.must_wait
         deltas = engine.step()
         self.clients.take(deltas)
         self.pending.extend(send_all(engine, deltas))
 
     def step_decode(self) -> None:
         """A step of the decode engine."""
-        self.num_waits += self.decode.engine.scheduler.must_wait
+        self.num_waits += self.decode.engine.scheduler.exchange.must_wait
         self.clients.take(self.decode.engine.step())
         if self.decode.executor.plans:
             rows = self.decode.executor.rows.values()

@@ -163,7 +163,7 @@ def test_a_request_that_is_aborted_while_its_pages_are_on_their_way_gives_back_r
     name = pair.add([1, 2, 3], 4)
     pair.step_prefill()
     pair.pull()
-    assert pair.decode.scheduler.arriving and pair.decode.scheduler.num_running == 1
+    assert pair.decode.scheduler.exchange.arriving and pair.decode.scheduler.num_running == 1
     pair.clients.take(pair.decode.engine.abort(name))
     pair.decode.engine.received(name)
     pair.prefill.engine.sent(name)
