@@ -10,7 +10,7 @@ from functools import partial
 
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import online_softmax
@@ -25,7 +25,8 @@ from pallas_kernels.support import Support
 SUPPORT = Support(hardware="any", proof="tested", tuning=("block_tokens",))
 
 CHUNK_TOKENS = 128
-ROWS_TOGETHER = 8
+# Rows that go through the chunks at once. Half of it where a step of few rows is filled up to them (`fills_up`).
+ROWS_TOGETHER = 16
 # From so many kv heads on a CPU multiplies and adds head by head faster than in one product that is mostly zeros.
 PER_HEAD_FROM = 8
 # Keys of the rows that go together then, a chunk of each: with the values they stay in a core's cache.
@@ -53,8 +54,8 @@ def paged_attention(
         slopes=None if alibi_slopes is None else alibi_slopes[:, None],
         chunk=_chunk_tokens(tuning),
     )
-    num_rows, together = q.shape[0], rows_together(kv, _chunk_tokens(tuning))
-    if num_rows <= together:
+    num_rows, together = q.shape[0], rows_together(kv, _chunk_tokens(tuning), q.dtype)
+    if num_rows <= together and not fills_up(kv, q.dtype):
         return attend(q, block_tables, context_lens)
     # Rows of like length go together: a group runs as many chunks as its longest row has.
     groups = -(-num_rows // together)
@@ -73,12 +74,21 @@ def _chunk_tokens(tuning: DecodeTuning | None) -> int:
     return (tuning and tuning.block_tokens) or CHUNK_TOKENS
 
 
-def rows_together(kv: KVPages, chunk: int) -> int:
+def rows_together(kv: KVPages, chunk: int, query_dtype: DTypeLike) -> int:
     """How many rows go through the chunks at once."""
     if kv.num_kv_heads < PER_HEAD_FROM:
-        return ROWS_TOGETHER
+        return ROWS_TOGETHER // 2 if fills_up(kv, query_dtype) else ROWS_TOGETHER
     chunk_bytes = chunk * kv.num_kv_heads * kv.head_dim * kv.k.dtype.itemsize
     return max(1, min(ROWS_TOGETHER, _CHUNK_BYTES // chunk_bytes))
+
+
+def fills_up(kv: KVPages, query_dtype: DTypeLike) -> bool:
+    """Whether a step of few rows has the size of a whole group.
+
+    XLA's CPU backend sums a small float32 product in another order than a larger one: a row beside one other would
+    differ in its last bits from the same row beside seven. Its bfloat16 products have one order at every size.
+    """
+    return kv.num_kv_heads < PER_HEAD_FROM and key_dtype(query_dtype, kv.k.dtype) != jnp.bfloat16
 
 
 def _attend_together(

@@ -161,6 +161,22 @@ def _with_first_row_of(single, case) -> np.ndarray:
     return np.asarray(out[0])
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16], ids=lambda dtype: jnp.dtype(dtype).name)
+@pytest.mark.parametrize("num_kv_heads", [1, 3, 4])
+def test_xla_gives_a_row_the_same_bits_in_a_step_of_any_size(num_kv_heads, dtype):
+    lengths = [int(n) for n in np.random.default_rng(1).integers(0, 400, 40)]
+    case = build_case(lengths, num_kv_heads=num_kv_heads, group=3, head_dim=64, dtype=dtype)
+    q, kv, tables, context_lens = case.decode
+
+    def attend(count):
+        rows = (q[:count], kv, tables[:count], context_lens[:count])
+        return np.asarray(paged_attention(*rows, layer=LAYER, implementation="xla").astype(jnp.float32))
+
+    whole = attend(40)
+    for count in (2, 3, 4, 8, 16, 32):
+        np.testing.assert_array_equal(attend(count), whole[:count])
+
+
 def test_xla_gives_the_same_bits_for_every_page_size():
     outs = []
     for page_size in (1, 3, 16, 256):

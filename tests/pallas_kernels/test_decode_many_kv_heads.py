@@ -50,7 +50,7 @@ def test_many_kv_heads_neither_see_the_page_size_nor_the_company(group):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_rows_that_go_two_at_a_time_are_what_they_are_alone(dtype):
     case = build_case([200, 30, 129, 7, 61], page_size=16, num_kv_heads=8, head_dim=128, num_layers=2, dtype=dtype)
-    assert xla.rows_together(case.kv, xla.CHUNK_TOKENS) < 5
+    assert xla.rows_together(case.kv, xla.CHUNK_TOKENS, dtype) < 5
     q, kv, tables, lengths = case.decode
     attend = jax.jit(lambda *arrays: paged_attention(arrays[0], kv, *arrays[1:], **XLA))
     together = np.asarray(attend(q, tables, lengths).astype(jnp.float32))
@@ -70,4 +70,5 @@ def test_wide_tokens_go_few_rows_at_a_time():
     wide = build_case([3], num_kv_heads=8, head_dim=512, dtype=jnp.float32).kv
     narrow = build_case([3], num_kv_heads=8, head_dim=8).kv
     few = build_case([3], num_kv_heads=7, head_dim=512).kv
-    assert [xla.rows_together(kv, xla.CHUNK_TOKENS) for kv in (wide, narrow, few)] == [1, 8, 8]
+    together = [xla.rows_together(kv, xla.CHUNK_TOKENS, jnp.float32) for kv in (wide, narrow, few)]
+    assert together == [1, 16, 8]
