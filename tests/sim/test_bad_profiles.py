@@ -16,7 +16,7 @@ OPT = PRESETS["opt-13b"]
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("cut.csv.gz", gzip.compress(b"step,start_ns,device_ns,host_ns\n" * 50)[:30]),
+        ("cut.csv.gz", gzip.compress(b"step,start_ns,device_ns,host_ns\n" * 50, mtime=0)[:30]),
         ("list.jsonl", b"[1]\n"),
         ("deep.jsonl", b"[" * 100_000),
         ("negative.csv", (HEADER + "0,0,-5,9\n").encode()),
