@@ -25,8 +25,9 @@ from pallas_kernels.support import Support
 SUPPORT = Support(hardware="any", proof="tested", tuning=("block_tokens",))
 
 CHUNK_TOKENS = 128
-# Rows that go through the chunks at once. Half of it where a step of few rows is filled up to them (`fills_up`).
+# Rows that go through the chunks at once; fewer where a step of few rows is filled up to them (`fills_up`).
 ROWS_TOGETHER = 16
+ROWS_FILLED_UP = 8
 # From so many kv heads on a CPU multiplies and adds head by head faster than in one product that is mostly zeros.
 PER_HEAD_FROM = 8
 # Keys of the rows that go together then, a chunk of each: with the values they stay in a core's cache.
@@ -77,7 +78,7 @@ def _chunk_tokens(tuning: DecodeTuning | None) -> int:
 def rows_together(kv: KVPages, chunk: int, query_dtype: DTypeLike) -> int:
     """How many rows go through the chunks at once."""
     if kv.num_kv_heads < PER_HEAD_FROM:
-        return ROWS_TOGETHER // 2 if fills_up(kv, query_dtype) else ROWS_TOGETHER
+        return ROWS_FILLED_UP if fills_up(kv, query_dtype) else ROWS_TOGETHER
     chunk_bytes = chunk * kv.num_kv_heads * kv.head_dim * kv.k.dtype.itemsize
     return max(1, min(ROWS_TOGETHER, _CHUNK_BYTES // chunk_bytes))
 

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from experiments.config import CacheSection, ExperimentConfig, PolicySection
 from experiments.record import is_done, read_summary
+from experiments.run import main
 from experiments.sweep import PointsFailed, run_points
 from jpaged.workloads import WorkloadSpec
 
@@ -135,14 +137,15 @@ def test_a_dry_run_lists_the_points_and_runs_none(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_command_line_tells_mistakes_failures_and_differences_apart(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from experiments.run import main
-
+def one_point(tmp_path: Path, workload: str, rest: str = "") -> list[str]:
+    """The arguments that run a config of one point, which is written here."""
     path = tmp_path / "one.yaml"
-    path.write_text("question: Does it?\nworkload: {rate: 2.0, num_requests: 5}\n")
-    run = [str(path), "--output", str(tmp_path / "runs")]
+    path.write_text(f"question: Does it?\nworkload: {{{workload}}}\n{rest}")
+    return [str(path), "--output", str(tmp_path / "runs")]
+
+
+def test_the_command_line_tells_mistakes_failures_and_differences_apart(tmp_path: Path) -> None:
+    run = one_point(tmp_path, "rate: 2.0, num_requests: 5")
     wrong = CliRunner().invoke(main, [*run, "--set", "cache.page_sise=3"])
     assert wrong.exit_code == 2
     assert "did you mean page_size?" in wrong.output
@@ -173,26 +176,15 @@ def test_the_command_line_tells_mistakes_failures_and_differences_apart(tmp_path
 
 
 def test_a_number_that_no_summary_has_cannot_be_shown(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from experiments.run import main
-
-    path = tmp_path / "one.yaml"
-    path.write_text("question: Does it?\nworkload: {rate: 2.0, num_requests: 5}\nshow: [mean_tft_ms]\n")
-    shown = CliRunner().invoke(main, [str(path), "--output", str(tmp_path / "runs")])
+    run = one_point(tmp_path, "rate: 2.0, num_requests: 5", "show: [mean_tft_ms]\n")
+    shown = CliRunner().invoke(main, run)
     assert shown.exit_code == 2
     assert "did you mean mean_ttft_ms?" in shown.output
     assert not (tmp_path / "runs").exists(), "it is told before anything runs"
 
 
 def test_requests_that_were_refused_and_runs_of_which_nothing_finished_are_warned_of(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from experiments.run import main
-
-    path = tmp_path / "one.yaml"
-    path.write_text("question: Does it?\nworkload: {lengths: sharegpt, rate: 2.0, num_requests: 40}\n")
-    run = [str(path), "--output", str(tmp_path / "runs")]
+    run = one_point(tmp_path, "lengths: sharegpt, rate: 2.0, num_requests: 40")
     some = CliRunner().invoke(main, [*run, "--set", "policy.max_model_len=100"])
     assert some.exit_code == 0
     assert re.search(r"warning: point \w+: \d+ of 40 requests were refused; see its refused\.json", some.output)
@@ -203,14 +195,9 @@ def test_requests_that_were_refused_and_runs_of_which_nothing_finished_are_warne
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, dry: bool) -> None:
-    from click.testing import CliRunner
-
-    from experiments.run import main
-
-    path = tmp_path / "one.yaml"
-    path.write_text("question: Does it?\nworkload: {rate: 2.0, num_requests: 5}\n")
+    path, *_ = one_point(tmp_path, "rate: 2.0, num_requests: 5")
     for output in (path, tmp_path / ("a" * 300)):
-        result = CliRunner().invoke(main, [str(path), "--output", str(output), *(["--dry-run"] if dry else [])])
+        result = CliRunner().invoke(main, [path, "--output", str(output), *(["--dry-run"] if dry else [])])
         assert result.exit_code == (0 if dry else 2), result.output
         assert dry or "give a folder that can be written to" in result.output
 
