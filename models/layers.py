@@ -122,6 +122,12 @@ class LayerNorm(nn.Module):
         return (normed * scale.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
 
 
+def gated(activation: str, gate: Float[Array, "T F"], up: Float[Array, "T F"]) -> Float[Array, "T F"]:
+    """`activation(gate) * up` in float32, returned in gate's dtype: rounded once, and on a CPU in half the time that
+    bfloat16 arithmetic takes, which XLA rounds after every operation."""
+    return (ACTIVATIONS[activation](gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(gate.dtype)
+
+
 def rotary_frequencies(config: ModelConfig, max_model_len: int) -> np.ndarray:
     """Radians a position for each of the `H / 2` pairs, float32.
 

@@ -15,12 +15,12 @@ from models.attention import attend_through_pages
 from models.config import ModelConfig
 from models.inputs import StepInputs
 from models.layers import (
-    ACTIVATIONS,
     Embedding,
     Head,
     Linear,
     ModelOptions,
     RMSNorm,
+    gated,
     rotary_angles,
     rotary_frequencies,
     rotate,
@@ -68,7 +68,7 @@ class GatedMLP(nn.Module):
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
         config, dtype = self.config, self.options.dtype
         both = Linear((config.intermediate_size, 2), dtype, config.mlp_bias, name="gate_up")(x)
-        inner = ACTIVATIONS[config.activation](both[:, :, 0]) * both[:, :, 1]
+        inner = gated(config.activation, both[:, :, 0], both[:, :, 1])
         return Linear((config.hidden_size,), dtype, config.mlp_bias, name="down")(inner)
 
 
