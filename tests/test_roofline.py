@@ -1,6 +1,7 @@
 """`jpaged bench roofline`: what a step has to do, and shares that follow from it."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -61,8 +62,21 @@ def test_the_command_reports_every_part_of_both_steps(monkeypatch):
     found = json.loads(result.stdout)
     assert set(found["rates"]) == {"float32", "bfloat16"}
     for step in ("decode", "prefill"):
-        assert list(found[step]) == ["layers", "attention", "head", "sampling", "whole"]
-        assert found[step]["whole"]["ms"] > 0
+        assert list(found[step]) == ["layers", "products", "attention", "head", "sampling", "whole"]
+        parts = sum(found[step][name]["ms"] for name in ("layers", "attention", "head", "sampling"))
+        assert found[step]["whole"]["ms"] == pytest.approx(parts), "products are part of the layers"
+
+
+def test_the_products_are_every_linear_map_of_a_layer_for_every_row_of_the_step(llm):
+    parts = StepParts(llm, [20] * 3, [1] * 3)
+    layers = llm.runner.params["layers"]
+    kernels = [leaf for path, leaf in jax.tree.leaves_with_path(layers) if path[-1].key == "kernel"]
+    counted = jax.jit(parts._products).lower(layers).compile().cost_analysis()["flops"]
+    rows = parts.shape.num_tokens
+    products = 2 * rows * sum(kernel[0].size for kernel in kernels)
+    outputs = rows * sum(kernel[0].size // kernel.shape[-1] for kernel in kernels)
+    # XLA counts the body of a loop once; what is not a product is the maximum, and a few operations on the inputs.
+    assert products < counted < products + 4 * outputs
 
 
 def test_a_step_that_the_engine_never_runs_is_refused(llm):
@@ -70,3 +84,9 @@ def test_a_step_that_the_engine_never_runs_is_refused(llm):
         roofline(llm, batch=9, context=20, prompt_tokens=20)
     with pytest.raises(ValueError, match="prompt_tokens=65"):
         roofline(llm, batch=2, context=20, prompt_tokens=65)
+
+
+def test_a_model_in_several_parts_is_refused(monkeypatch, llm):
+    monkeypatch.setattr(llm.runner, "mesh", SimpleNamespace(shards=2))
+    with pytest.raises(ValueError, match="tensor_parallel_size=2: the roofline is of one device; leave it at 1"):
+        roofline(llm, batch=2, context=20, prompt_tokens=20)

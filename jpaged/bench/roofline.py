@@ -25,6 +25,9 @@ from models.inputs import StepInputs
 from models.layers import ModelOptions
 from pallas_kernels import kv_pages as pages
 
+PARTS = ("layers", "products", "attention", "head", "sampling")
+"""Parts of a step, one after another; "products", the linear maps alone, are what "layers" can come down to."""
+
 _MATRIX = 1536
 _STREAM_BYTES = 256 * 2**20
 
@@ -55,6 +58,8 @@ def roofline(
     A decode step has `batch` rows of `context` tokens, a prefill step one prompt of `prompt_tokens`. Raises ValueError
     if they do not fit the engine.
     """
+    if llm.runner.mesh.shards > 1:
+        raise ValueError(f"tensor_parallel_size={llm.runner.mesh.shards}: the roofline is of one device; leave it at 1")
     limits = llm.config.scheduler
     for name, value, most in (
         ("batch", batch, limits.max_num_seqs),
@@ -161,16 +166,17 @@ class StepParts:
         """What each part, and the whole, takes: the least disturbed of the samples."""
         times = {name: timing.low for name, timing in alternate(self._runs(), repeats=repeats).items()}
         times["layers"] = max(times.pop("hidden") - times["attention"], 0.0)
-        seconds = {name: times[name] for name in ("layers", "attention", "head", "sampling")}
-        return seconds | {"whole": sum(seconds.values())}
+        seconds = {name: times[name] for name in PARTS}
+        return seconds | {"whole": sum(seconds[name] for name in PARTS if name != "products")}
 
     def report(self, rates: Rates, seconds: dict[str, float]) -> dict[str, Any]:
         """For each part, and the whole: milliseconds, the least it needs, and the share of the one in the other."""
         works = self.works()
         works["whole"] = Work(sum(w.operations for w in works.values()), sum(w.bytes for w in works.values()))
+        works["products"] = works["layers"]
         # A whole cannot be better than its parts one after another.
         least = {name: rates.least_seconds(work) for name, work in works.items()}
-        least["whole"] = sum(least[name] for name in works if name != "whole")
+        least["whole"] = sum(least[name] for name in PARTS if name != "products")
         return {
             name: {
                 "ms": 1e3 * taken,
@@ -214,6 +220,8 @@ class StepParts:
         queries = self._queries()
         attend = jax.jit(self._attention(), donate_argnums=(4,)).lower(*queries, inputs, held[0]).compile()
         head = jax.jit(logits).lower(variables, rows).compile()
+        layers = runner.params["layers"]
+        multiply = jax.jit(self._products).lower(layers).compile()
 
         def run_hidden() -> Any:
             out, held[0] = whole(variables, inputs, held[0])
@@ -225,10 +233,25 @@ class StepParts:
 
         return {
             "hidden": run_hidden,
+            "products": lambda: multiply(layers),
             "attention": run_attention,
             "head": lambda: head(variables, rows),
             "sampling": self._sampling(head(variables, rows)),
         }
+
+    def _products(self, layers: Any) -> Any:
+        """The linear maps of all layers alone, as many rows as the step's: what XLA makes of them is the floor of "layers"."""
+
+        def layer(seen: Any, params: Any) -> Any:
+            for path, kernel in jax.tree.leaves_with_path(params):
+                if path[-1].key == "kernel":
+                    weights = kernel.reshape(-1, kernel.shape[-1])
+                    rows = jnp.ones((self.shape.num_tokens, weights.shape[1]), self.dtype) * seen
+                    # Every output has a say, and a maximum cannot be moved before the product.
+                    seen = jnp.einsum("ti,oi->to", rows, weights).max()
+            return seen, None
+
+        return jax.lax.scan(layer, jnp.ones((), self.dtype), layers)[0]
 
     def _sampling(self, logits: Any) -> Callable[[], Any]:
         """Greedy draws of every row."""

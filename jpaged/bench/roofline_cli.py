@@ -61,6 +61,9 @@ def roofline(
     show(result | setup(llm), as_json, output_json, _text)
 
 
+_LABELS = {"products": "- of which products"}
+
+
 def _text(result: dict[str, Any]) -> str:
     lines = ["Rates that XLA reaches here:"]
     lines += [
@@ -75,7 +78,7 @@ def _text(result: dict[str, Any]) -> str:
     for step, title in titles.items():
         lines.append(f"{title} ({result['dtype']}):")
         lines += [
-            f"  {name:<10} {part['ms']:8.2f} ms, at least {part['least_ms']:7.2f}: {_share(part)}"
+            f"  {_LABELS.get(name, name):<19} {part['ms']:8.2f} ms, at least {part['least_ms']:7.2f}: {_share(part)}"
             for name, part in result[step].items()
         ]
     return "\n".join([*lines, *_workload_lines(result.get("workload"))])
