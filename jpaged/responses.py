@@ -67,27 +67,25 @@ class Response:
             return self._take_hypothesis(output, delta.hypothesis)
         if delta.prompt_logprobs is not None:
             self._prompt_logprobs = self._prompt_entries(delta.prompt_logprobs)
-        text, stopped = "", None
-        if delta.token_id is not None:
-            output.token_ids.append(delta.token_id)
+        reason, stop_reason, stopped, text = delta.finish_reason, delta.stop_reason, None, ""
+        token_id = delta.token_id
+        if token_id is not None:
+            output.token_ids.append(token_id)
             if delta.logprobs is not None:
-                output.cumulative_logprob = (output.cumulative_logprob or 0.0) + delta.logprobs.logprob
-            if delta.logprobs is not None and output.logprobs is not None:
-                output.logprobs.append(self._entry(delta.token_id, delta.logprobs))
-            hidden = delta.finish_reason is FinishReason.STOP and not self.request.params.include_stop_str_in_output
-            if stream is not None and not hidden:
-                text = stream.push(delta.token_id)
+                self._take_logprobs(output, token_id, delta.logprobs)
+            if stream is not None and not (reason is FinishReason.STOP and self._hides_stop):
+                text = stream.push(token_id)
                 stopped = stream.stopped
-        reason, stop_reason = delta.finish_reason, delta.stop_reason
         if reason is not None and stopped is None and stream is not None:
             text += stream.finish()
             stopped = stream.stopped
         if stopped is not None:
             reason, stop_reason = FinishReason.STOP, stopped
-        output.text += text
-        output.finish_reason = None if reason is None else str(reason)
-        output.stop_reason = stop_reason
-        self._show(output, text, () if delta.token_id is None else (delta.token_id,))
+        if text:
+            output.text += text
+        if reason is not None:
+            output.finish_reason, output.stop_reason = str(reason), stop_reason
+        self._show(output, text, () if token_id is None else (token_id,))
         return stopped
 
     def abort(self) -> None:
@@ -110,17 +108,27 @@ class Response:
             metrics=self.metrics,
         )
 
+    @property
+    def _hides_stop(self) -> bool:
+        """Whether the token that stops a sequence is left out of its text."""
+        return not self.request.params.include_stop_str_in_output
+
+    def _take_logprobs(self, output: CompletionOutput, token_id: int, logprobs: TokenLogprobs) -> None:
+        output.cumulative_logprob = (output.cumulative_logprob or 0.0) + logprobs.logprob
+        if output.logprobs is not None:
+            output.logprobs.append(self._entry(token_id, logprobs))
+
     def _show(self, output: CompletionOutput, text: str, token_ids: tuple[int, ...]) -> None:
         """Leave what was just added to an output for whoever reads the stream."""
         self.pending.append(
             CompletionDelta(
-                request_id=self.request.request_id,
-                prompt_index=self.prompt_index,
-                index=output.index,
-                text=text,
-                token_ids=token_ids,
-                finish_reason=output.finish_reason,
-                stop_reason=output.stop_reason,
+                self.request.request_id,
+                self.prompt_index,
+                output.index,
+                text,
+                token_ids,
+                output.finish_reason,
+                output.stop_reason,
             )
         )
 
@@ -142,7 +150,7 @@ class Response:
         stream = self._streams[output.index]
         ids = hypothesis.token_ids
         stopped = hypothesis.finish_reason is FinishReason.STOP
-        hidden = stopped and not self.request.params.include_stop_str_in_output
+        hidden = stopped and self._hides_stop
         if stream is not None:
             output.text = "".join(stream.push(token) for token in (ids[:-1] if hidden else ids)) + stream.finish()
         output.token_ids = list(ids)

@@ -4,7 +4,7 @@ Promises: the pieces join to the text, no piece is ever taken back, the cost of 
 Must not know: how a tokenizer works (it decodes lists of ids), engines, requests. Standard library only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 _REPLACEMENT = "\ufffd"
@@ -18,7 +18,7 @@ _MAX_WINDOW = 32
 
 
 class Decoder(Protocol):
-    """What a stream needs of a tokenizer."""
+    """What a stream needs of a tokenizer. One that has `piece` too, as Tokenizer's, is asked far less to decode."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
 
@@ -31,6 +31,8 @@ class TextStream:
     `include_stop_str_in_output`); of two completed by the same character, the longer. As in vLLM, a stop string counts
     only if it is completed by a token after the first `min_tokens`.
     """
+
+    __slots__ = ("_characters", "_finished", "_min_tokens", "_num_tokens", "_stops", "_text")
 
     def __init__(
         self,
@@ -66,9 +68,10 @@ class TextStream:
         """The text that became final with this token, often "". After a stop, "" for ever."""
         assert not self._finished, "push after finish"
         self._num_tokens += 1
-        if self.stopped is not None:
+        stops = self._stops
+        if stops.matched is not None:
             return ""
-        return self._emit(self._stops.push(self._characters.push(token_id), self._may_stop))
+        return self._emit(stops.push(self._characters.push(token_id), self._may_stop))
 
     def finish(self) -> str:
         """What was still held back: an unfinished character (as U+FFFD), the beginning of a stop string. Then "".
@@ -100,17 +103,33 @@ class _CharacterStream:
     where one character is in doubt, and raises where a decoder changes its mind about earlier bytes.
 
     Invariants: `_sent` is the part of `_decoded`, the window's text, that needs no returning: it was returned, or it is
-    context. The first `_settled` ids of the window have been returned completely.
+    context. The first `_settled` ids of the window have been returned completely. `_whole`: all of it has been, and it
+    does not end within a character.
     """
+
+    __slots__ = ("_decoded", "_piece", "_sent", "_settled", "_skip_special_tokens", "_tokenizer", "_whole", "_window")
 
     def __init__(self, tokenizer: Decoder, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
+        self._piece: Callable[[int, bool], str | None] | None = getattr(tokenizer, "piece", None)
         self._skip_special_tokens = skip_special_tokens
         self._window, self._decoded = self._context(prompt_token_ids)
         self._sent = self._decoded
         self._settled = len(self._window)
+        self._whole = not self._decoded.endswith(_REPLACEMENT)
 
     def push(self, token_id: int) -> str:
+        if self._whole and self._piece is not None:
+            piece = self._piece(token_id, self._skip_special_tokens)
+            if piece is not None:
+                # Context for the next one that has no text of its own.
+                self._window, self._sent, self._decoded, self._settled = [token_id], piece, piece, 1
+                return piece
+        delta = self._push_in_window(token_id)
+        self._whole = self._settled == len(self._window) and self._sent == self._decoded
+        return delta
+
+    def _push_in_window(self, token_id: int) -> str:
         self._window.append(token_id)
         text = self._decode(self._window)
         if self._adds_nothing(token_id, text):
@@ -198,6 +217,8 @@ class _StopSearch:
     Invariant: `_held` is the longest end of the text seen that begins a stop string, so a match never starts before it.
     """
 
+    __slots__ = ("_held", "_include", "_stops", "matched")
+
     def __init__(self, stops: Sequence[str], include: bool) -> None:
         self._stops = stops
         self._include = include
@@ -205,8 +226,8 @@ class _StopSearch:
         self.matched: str | None = None
 
     def push(self, delta: str, may_stop: bool) -> str:
-        if not delta:
-            return ""
+        if not delta or not self._stops:
+            return delta
         text = self._held + delta
         match = self._first_match(text, len(self._held)) if may_stop else None
         if match is not None:

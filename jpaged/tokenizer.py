@@ -16,6 +16,8 @@ from jpaged.gguf_tokenizer import load_gguf_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_REPLACEMENT = "\ufffd"
+
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 # At least one of these is in every folder that has a tokenizer.
@@ -87,6 +89,11 @@ class Tokenizer:
         # What transformers itself would ask, six times as fast; a class with rules of its own is left to them.
         plain = getattr(type(hf_tokenizer), "_decode", None) is PreTrainedTokenizerFast._decode
         self._backend = getattr(hf_tokenizer, "backend_tokenizer", None) if plain else None
+        from tokenizers.decoders import ByteLevel
+
+        # Such a decoder only joins bytes: no token's text depends on its neighbours', but where a character is cut.
+        self._joins = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
+        self._pieces: dict[bool, dict[int, str | None]] = {True: {}, False: {}}
 
     def __len__(self) -> int:
         """Tokens in the vocabulary, added ones included. A model's logits may be padded to more."""
@@ -139,6 +146,18 @@ class Tokenizer:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         text = self._hf.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
         return cast("str", text)
+
+    def piece(self, token_id: int, skip_special_tokens: bool = True) -> str | None:
+        """The text that a token adds, wherever it stands between whole characters.
+
+        None where that is not for the token alone to say: it holds part of a character, or the decoder joins tokens by
+        rules of its own, as SentencePiece's do.
+        """
+        pieces = self._pieces[skip_special_tokens]
+        if token_id not in pieces:
+            text = self.decode([token_id], skip_special_tokens) if self._joins else None
+            pieces[token_id] = None if text is None or _REPLACEMENT in text else text
+        return pieces[token_id]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each id (byte-level BPE writes a space as "Ġ"); None outside it."""

@@ -8,13 +8,17 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf import GGUFWriter
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from jpaged import gguf_tokenizer
 from jpaged.text_stream import TextStream
@@ -402,6 +406,58 @@ def test_a_gguf_file_of_another_version_or_byte_order_is_refused(tmp_path: Path)
         (tmp_path / "other.gguf").write_bytes(whole[:4] + version + whole[8:])
         with pytest.raises(ValueError, match=r"version \d+ is not supported"):
             load_tokenizer(tmp_path / "other.gguf")
+
+
+# --- the text of a token alone ---------------------------------------------------------------------------------------
+
+
+class DecodesOnly:
+    """A tokenizer of which a stream can ask nothing but the text of some ids."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens)
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(hf_folder(tmp_path_factory.mktemp("byte_level")))
+
+
+@given(data=st.data(), skip=st.booleans(), as_text=st.booleans())
+@settings(max_examples=300)
+def test_a_stream_of_pieces_gives_at_each_token_what_a_stream_of_windows_gives(
+    byte_level: Tokenizer, data: st.DataObject, skip: bool, as_text: bool
+):
+    if as_text:
+        ids = byte_level.encode(data.draw(st.text(max_size=30)))
+    else:
+        ids = data.draw(st.lists(st.integers(0, len(byte_level) - 1), max_size=30))
+    cut = data.draw(st.integers(0, len(ids)))
+    streams = [
+        TextStream(decoder, prompt_token_ids=ids[:cut], skip_special_tokens=skip)
+        for decoder in (byte_level, DecodesOnly(byte_level))
+    ]
+    deltas = [[stream.push(index) for index in ids[cut:]] + [stream.finish()] for stream in streams]
+    assert deltas[0] == deltas[1]
+
+
+def test_a_token_has_a_piece_where_its_text_is_its_own(byte_level: Tokenizer):
+    pieces = {token: byte_level.piece(index) for index, token in enumerate(vocabulary())}
+    assert pieces["Ġhello"] == " hello"
+    assert pieces["</s>"] == "" and byte_level.piece(SPECIAL.index("</s>"), skip_special_tokens=False) == "</s>"
+    assert pieces["Ã"] is None, "the first byte of a character"
+    assert byte_level.piece(len(byte_level)) == "", "an id outside the vocabulary"
+
+
+def test_no_token_has_a_piece_where_a_decoder_joins_tokens_by_rules_of_its_own():
+    backend = RustTokenizer(models.BPE(vocab={"▁a": 0, "b": 1}, merges=[]))
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert tokenizer.decode([0, 0]) == "a a"
+    assert tokenizer.piece(0) is None and tokenizer.piece(1) is None
 
 
 # --- SmolLM2 --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Must not know: pages, schedulers, tokenizers.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
 
@@ -112,8 +113,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionDelta:
+class CompletionDelta(NamedTuple):
     """What one step added to one sequence of a stream: the joined `text` of a stream is `CompletionOutput.text`.
 
     `prompt_index` is the prompt's place in the call, `index` the sequence's among the prompt's n. `token_ids` may
@@ -122,7 +122,7 @@ class CompletionDelta:
 
     request_id: str
     prompt_index: int
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str | None = None

@@ -5,6 +5,8 @@ Promises: one int32 and one float32 array a step, each a fresh buffer; every pag
 Must not know: models, how a sampler works, jit.
 """
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -95,7 +97,7 @@ class RowMirror:
         """The plan's int32 and float32 arrays in the layout of `shape`."""
         ints = np.zeros(shape.num_ints, np.int32)
         out = {name: ints[f.start : f.stop].reshape(f.shape) for name, f in shape.int_fields.items()}
-        rows = np.array(plan.rows, np.int32).reshape(-1, 3)
+        rows = _table(plan.rows, 3)
         row_slots, starts, counts = rows[:, 0], rows[:, 1], rows[:, 2]
         self._pack_tokens(out, row_slots, starts, counts)
         num_rows = len(rows)
@@ -146,7 +148,7 @@ class RowMirror:
         out["row_slots"][:] = self.num_slots
         out["num_logprobs"][:] = -1
         if plan.samples:
-            samples = np.array(plan.samples, np.int32)
+            samples = _table(plan.samples, 2)
             rows, slots = samples[:, 0], samples[:, 1]
             n = len(samples)
             out["sample_rows"][:n] = packed_ends[rows] - 1
@@ -157,6 +159,11 @@ class RowMirror:
             out["output_position"][:n] = row_ends[rows] - self.ints["prompt_len"][slots]
             floats[:n] = self.floats[slots]
         return np.ascontiguousarray(floats.T).reshape(-1)
+
+
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
+    """The rows as one int32 array; np.array takes three times as long to look into tuples."""
+    return np.fromiter(chain.from_iterable(rows), np.int32, width * len(rows)).reshape(-1, width)
 
 
 def unpack(packed: Any, fields: dict[str, Field]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_fields_of_what_comes_back():
     }  # fmt: skip
     assert set(defaults(Logprob)) == {"logprob", "rank", "decoded_token"}
     assert {"prompt_index", "index", "text", "token_ids", "finish_reason", "stop_reason"} <= set(
-        defaults(CompletionDelta)
+        CompletionDelta._fields
     )
     assert {"arrival", "first_scheduled", "first_token", "finished"} <= set(defaults(RequestMetrics))
 
