@@ -128,8 +128,7 @@ class Engine:
             self.abort_all()
             raise
         for delta in deltas:
-            group = self._groups.get(delta.request_id)
-            if group is not None and delta.finish_reason is not None:
+            if delta.finish_reason is not None and (group := self._groups.get(delta.request_id)) is not None:
                 self._forget_if_finished(group)
         if not self.scheduler.has_unfinished:
             self._forget_plans()

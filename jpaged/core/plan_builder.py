@@ -19,6 +19,9 @@ from jpaged.core.output import (
 from jpaged.core.sequence import Sequence, SequenceGroup
 
 
+_new = tuple.__new__
+
+
 class Target(NamedTuple):
     """The live sequence behind a row or a sample of a plan, and the row slot it had then."""
 
@@ -83,13 +86,14 @@ class PlanBuilder:
 
     def next_token(self, group: SequenceGroup, sequence: Sequence) -> None:
         """Compute the sequence's newest token and draw the next: `compute` and `sample` in one, for decode steps."""
-        slot, start = sequence.row_slot, sequence.num_computed
+        slot, start, rows = sequence.row_slot, sequence.num_computed, self.rows
         assert slot is not None and self.budget > 0
         self.budget -= 1
-        target = Target(group, sequence, slot)
-        self.samples.append(Sample(len(self.rows), slot))
+        # `_new`: half the time of a call, and this is the line that every running sequence passes at every step.
+        target = _new(Target, (group, sequence, slot))
+        self.samples.append(_new(Sample, (len(rows), slot)))
         self.sample_targets.append(target)
-        self.rows.append(ScheduledSequence(slot, start, 1))
+        rows.append(_new(ScheduledSequence, (slot, start, 1)))
         self.row_targets.append(target)
         sequence.num_computed = start + 1
 

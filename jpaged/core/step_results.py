@@ -43,7 +43,7 @@ def take_results(
             searches[group.order] = group
             continue
         sequence.token_ids.append(token_id)
-        first = group.metrics.first_token is None
+        request, first = group.request, group.metrics.first_token is None
         note_token(group, sequence, now)
         reason, stop_reason = end_of(group, sequence)
         if reason is not None and group.batch is not None and sequence.num_outputs < group.batch.num_outputs:
@@ -51,12 +51,10 @@ def take_results(
             reason = stop_reason = None
         if reason is not None:
             end(group, sequence, reason, stop_reason)
-        asked = first and group.request.params.prompt_logprobs is not None
+        asked = first and request.params.prompt_logprobs is not None
         prompt_logprobs = tuple(group.prompt_logprobs) if asked else None
         deltas.append(
-            SequenceDelta(
-                group.request.request_id, sequence.index, token_id, logprobs, reason, stop_reason, prompt_logprobs
-            )
+            SequenceDelta(request.request_id, sequence.index, token_id, logprobs, reason, stop_reason, prompt_logprobs)
         )
     for group in searches.values():
         deltas += _advance_beams(group, cache, end, now)
