@@ -17,6 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from models.config import ModelConfig
+from pallas_kernels.row_sums import least_rows
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -92,6 +93,14 @@ def head_scores(hidden: Float[Array, "T D"], rows: Float[Array, "V D"]) -> Float
     return jnp.einsum("td,vd->tv", hidden, rows, preferred_element_type=jnp.float32)
 
 
+def mean_of_rows(x: Float[Array, "T *heads D"]) -> Float[Array, "T *heads 1"]:
+    """The mean over the last axis, the same bit for bit whatever rows are beside a row (see row_sums.py)."""
+    rows = x.reshape(-1, x.shape[-1])
+    missing = max(0, least_rows(x.shape[-1]) - rows.shape[0])
+    means = jnp.mean(jnp.pad(rows, ((0, missing), (0, 0))), axis=-1)
+    return means[: rows.shape[0]].reshape(*x.shape[:-1], 1)
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square norm over the last axis, in float32, returned in x's dtype."""
 
@@ -102,7 +111,7 @@ class RMSNorm(nn.Module):
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
         wide = x.astype(jnp.float32)
-        normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        normed = wide * jax.lax.rsqrt(mean_of_rows(jnp.square(wide)) + self.eps)
         return normed.astype(x.dtype) * scale
 
 
@@ -117,8 +126,8 @@ class LayerNorm(nn.Module):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],), self.dtype)
         wide = x.astype(jnp.float32)
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + self.eps)
+        centred = wide - mean_of_rows(wide)
+        normed = centred * jax.lax.rsqrt(mean_of_rows(jnp.square(centred)) + self.eps)
         return (normed * scale.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
 
 

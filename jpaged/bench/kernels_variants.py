@@ -204,7 +204,7 @@ def _cudnn_decode(q: Array, a: _Flat, layer: int) -> Array:
 def _chunked_decode(q: Array, a: _Flat, layer: int) -> Array:
     """The loop over chunks that `xla` does, with slices in place of gathers: what it would do without pages."""
     num_rows = q.shape[0]
-    rows = min(decode_xla.rows_together(KVPages(a.k, a.v), decode_xla.CHUNK_TOKENS, q.dtype), num_rows)
+    rows = min(decode_xla.rows_together(q, KVPages(a.k, a.v), decode_xla.CHUNK_TOKENS), num_rows)
 
     def attend(first_row: Array) -> Array:
         return _attend_rows(lax.dynamic_slice_in_dim(q, first_row, rows), a, layer, first_row)

@@ -10,7 +10,7 @@ from functools import partial
 
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import online_softmax
@@ -19,15 +19,17 @@ from pallas_kernels.online_softmax import SoftmaxState
 from pallas_kernels.paged_attention.tuned import DecodeTuning
 from pallas_kernels.products import dot
 from pallas_kernels.quantised import key_dtype, scaled, value_dtype
+from pallas_kernels.row_sums import least_rows
 from pallas_kernels.scores import ScoreRule
 from pallas_kernels.support import Support
 
 SUPPORT = Support(hardware="any", proof="tested", tuning=("block_tokens",))
 
 CHUNK_TOKENS = 128
-# Rows that go through the chunks at once; fewer where a step of few rows is filled up to them (`fills_up`).
+# Rows that go through the chunks at once; a step of fewer is filled up to them. XLA's CPU backend sums and multiplies a
+# few rows in another order than many, and a row's last bits would depend on its company.
 ROWS_TOGETHER = 16
-ROWS_FILLED_UP = 8
+ROWS_IN_ONE_PRODUCT = 8
 # From so many kv heads on a CPU multiplies and adds head by head faster than in one product that is mostly zeros.
 PER_HEAD_FROM = 8
 # Keys of the rows that go together then, a chunk of each: with the values they stay in a core's cache.
@@ -55,8 +57,8 @@ def paged_attention(
         slopes=None if alibi_slopes is None else alibi_slopes[:, None],
         chunk=_chunk_tokens(tuning),
     )
-    num_rows, together = q.shape[0], rows_together(kv, _chunk_tokens(tuning), q.dtype)
-    if num_rows <= together and not fills_up(kv, q.dtype):
+    num_rows, together = q.shape[0], rows_together(q, kv, _chunk_tokens(tuning))
+    if num_rows == together:
         return attend(q, block_tables, context_lens)
     # Rows of like length go together: a group runs as many chunks as its longest row has.
     groups = -(-num_rows // together)
@@ -75,21 +77,13 @@ def _chunk_tokens(tuning: DecodeTuning | None) -> int:
     return (tuning and tuning.block_tokens) or CHUNK_TOKENS
 
 
-def rows_together(kv: KVPages, chunk: int, query_dtype: DTypeLike) -> int:
-    """How many rows go through the chunks at once."""
-    if kv.num_kv_heads < PER_HEAD_FROM:
-        return ROWS_FILLED_UP if fills_up(kv, query_dtype) else ROWS_TOGETHER
-    chunk_bytes = chunk * kv.num_kv_heads * kv.head_dim * kv.k.dtype.itemsize
-    return max(1, min(ROWS_TOGETHER, _CHUNK_BYTES // chunk_bytes))
-
-
-def fills_up(kv: KVPages, query_dtype: DTypeLike) -> bool:
-    """Whether a step of few rows has the size of a whole group.
-
-    XLA's CPU backend sums a small float32 product in another order than a larger one: a row beside one other would
-    differ in its last bits from the same row beside seven. Its bfloat16 products have one order at every size.
-    """
-    return kv.num_kv_heads < PER_HEAD_FROM and key_dtype(query_dtype, kv.k.dtype) != jnp.bfloat16
+def rows_together(q: Float[Array, "B N H"], kv: KVPages, chunk: int) -> int:
+    """How many rows go through the chunks at once, those that only fill up included."""
+    least = least_rows(q.shape[1] * chunk)  # of the weights that are summed
+    if kv.num_kv_heads >= PER_HEAD_FROM:
+        chunk_bytes = chunk * kv.num_kv_heads * kv.head_dim * kv.k.dtype.itemsize
+        return max(least, min(ROWS_TOGETHER, _CHUNK_BYTES // chunk_bytes))
+    return max(least, ROWS_IN_ONE_PRODUCT)
 
 
 def _attend_together(

@@ -19,6 +19,7 @@ from pallas_kernels.products import dot
 from pallas_kernels.quantised import key_dtype, scaled, value_dtype
 from pallas_kernels.ragged_paged_attention.rows import place_queries
 from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
+from pallas_kernels.row_sums import least_rows
 from pallas_kernels.scores import ScoreRule
 from pallas_kernels.support import Support
 
@@ -42,7 +43,7 @@ def ragged_paged_attention(
 ) -> Float[Array, "T N H"]:
     """Attention output of every packed query."""
     SUPPORT.check("xla", kv, q, rule, alibi_slopes, tuning)
-    block, chunk = _sizes(tuning, q.shape[0])
+    block, chunk = _sizes(tuning, q.shape)
     num_queries = query_starts[1:] - query_starts[:-1]
     slopes = None if alibi_slopes is None else alibi_slopes.reshape(kv.num_kv_heads, -1, 1, 1)
     many = num_queries > 1
@@ -80,10 +81,11 @@ def ragged_paged_attention(
     return jnp.where(owned[:, None, None], out[: q.shape[0]], 0)
 
 
-def _sizes(tuning: RaggedTuning | None, num_queries: int) -> tuple[int, int]:
+def _sizes(tuning: RaggedTuning | None, shape: tuple[int, ...]) -> tuple[int, int]:
     tuning = tuning or RaggedTuning()
-    block = tuning.block_queries or BLOCK_QUERIES
-    return max(1, min(block, num_queries)), tuning.block_tokens or CHUNK_TOKENS
+    num_queries, num_heads, _ = shape
+    block, chunk = tuning.block_queries or BLOCK_QUERIES, tuning.block_tokens or CHUNK_TOKENS
+    return max(least_rows(num_heads * chunk), min(block, num_queries)), chunk
 
 
 def _attend_block(

@@ -1,5 +1,7 @@
 """Decode attention, every implementation, against a float64 oracle."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,19 +164,23 @@ def _with_first_row_of(single, case) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16], ids=lambda dtype: jnp.dtype(dtype).name)
-@pytest.mark.parametrize("num_kv_heads", [1, 3, 4])
-def test_xla_gives_a_row_the_same_bits_in_a_step_of_any_size(num_kv_heads, dtype):
+@pytest.mark.parametrize(("num_kv_heads", "group"), [(1, 1), (1, 3), (3, 3), (4, 1), (8, 1), (8, 2)])
+def test_xla_gives_a_row_the_same_bits_in_a_step_of_any_size(num_kv_heads, group, dtype):
     lengths = [int(n) for n in np.random.default_rng(1).integers(0, 400, 40)]
-    case = build_case(lengths, num_kv_heads=num_kv_heads, group=3, head_dim=64, dtype=dtype)
+    case = build_case(lengths, num_kv_heads=num_kv_heads, group=group, head_dim=64, dtype=dtype)
     q, kv, tables, context_lens = case.decode
 
-    def attend(count):
+    @partial(jax.jit, static_argnames=("count",))
+    def attend(q, count):
         rows = (q[:count], kv, tables[:count], context_lens[:count])
-        return np.asarray(paged_attention(*rows, layer=LAYER, implementation="xla").astype(jnp.float32))
+        return paged_attention(*rows, layer=LAYER, implementation="xla")
 
-    whole = attend(40)
-    for count in (2, 3, 4, 8, 16, 32):
-        np.testing.assert_array_equal(attend(count), whole[:count])
+    # A result of 16 bits seldom tells that it was summed in another order: hence many draws.
+    for draw in range(3 if dtype == jnp.float32 else 20):
+        queries = jnp.asarray(np.random.default_rng(draw).standard_normal(q.shape), q.dtype)
+        whole = np.asarray(attend(queries, 40))
+        for count in (2, 3, 4, 8, 16, 32):
+            np.testing.assert_array_equal(attend(queries, count), whole[:count])
 
 
 def test_xla_gives_the_same_bits_for_every_page_size():

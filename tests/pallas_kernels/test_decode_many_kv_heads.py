@@ -9,6 +9,7 @@ from quantised_cases import DTYPES, quantised
 
 from pallas_kernels import paged_attention
 from pallas_kernels.paged_attention import xla
+from pallas_kernels.row_sums import LEAST_SUMMED
 
 XLA = {"implementation": "xla", "layer": LAYER}
 # Lengths on both sides of a chunk, an empty row, and more rows than go together.
@@ -50,7 +51,7 @@ def test_many_kv_heads_neither_see_the_page_size_nor_the_company(group):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_rows_that_go_two_at_a_time_are_what_they_are_alone(dtype):
     case = build_case([200, 30, 129, 7, 61], page_size=16, num_kv_heads=8, head_dim=128, num_layers=2, dtype=dtype)
-    assert xla.rows_together(case.kv, xla.CHUNK_TOKENS, dtype) < 5
+    assert xla.rows_together(case.q, case.kv, xla.CHUNK_TOKENS) < 5
     q, kv, tables, lengths = case.decode
     attend = jax.jit(lambda *arrays: paged_attention(arrays[0], kv, *arrays[1:], **XLA))
     together = np.asarray(attend(q, tables, lengths).astype(jnp.float32))
@@ -67,8 +68,13 @@ def test_many_kv_heads_read_quantised_pools(dtype):
 
 
 def test_wide_tokens_go_few_rows_at_a_time():
-    wide = build_case([3], num_kv_heads=8, head_dim=512, dtype=jnp.float32).kv
-    narrow = build_case([3], num_kv_heads=8, head_dim=8).kv
-    few = build_case([3], num_kv_heads=7, head_dim=512).kv
-    together = [xla.rows_together(kv, xla.CHUNK_TOKENS, jnp.float32) for kv in (wide, narrow, few)]
+    wide = build_case([3], num_kv_heads=8, group=4, head_dim=512, dtype=jnp.float32)
+    narrow = build_case([3], num_kv_heads=8, head_dim=8)
+    few = build_case([3], num_kv_heads=7, head_dim=512)
+    together = [xla.rows_together(case.q, case.kv, xla.CHUNK_TOKENS) for case in (wide, narrow, few)]
     assert together == [1, 16, 8]
+
+
+def test_so_many_rows_go_together_that_their_weights_are_summed_as_those_of_more():
+    one_head = build_case([3], num_kv_heads=1, group=1, head_dim=8)
+    assert xla.rows_together(one_head.q, one_head.kv, xla.CHUNK_TOKENS) * xla.CHUNK_TOKENS >= LEAST_SUMMED
