@@ -240,7 +240,7 @@ class StepParts:
         }
 
     def _products(self, layers: Any) -> Any:
-        """The linear maps of all layers alone, as many rows as the step's: what XLA makes of them is the floor of "layers"."""
+        """The linear maps of all layers alone, for as many rows as the step has: the floor of "layers"."""
 
         def layer(seen: Any, params: Any) -> Any:
             for path, kernel in jax.tree.leaves_with_path(params):
