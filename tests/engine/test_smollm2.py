@@ -56,6 +56,27 @@ def test_greedy_ids_are_the_same_alone_and_in_a_batch_of_16():
     compare([greedy(llm, [prompt], 24)[0] for prompt in PROMPTS[:4]], 24)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_log_probabilities_are_bit_for_bit_the_same_among_any_number_and_by_several_steps_a_dispatch(dtype):
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2)
+    options = {"dtype": dtype, "enable_prefix_caching": False}
+    llm, together = engine(**options), engine(**options, decode_steps_per_dispatch=4)
+    # Else a step of 2 or 4 rows would run in a larger shape that is compiled already.
+    for shape in llm.runner.buckets.all():
+        if shape.decode:
+            llm.runner._forward_program(shape)
+
+    def answers(llm: LLM, count: int) -> list[object]:
+        outputs = llm.generate(PROMPTS[:count], params, use_tqdm=False)
+        return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
+
+    among_ten = answers(llm, 10)
+    for count in (1, 3):
+        assert answers(llm, count) == among_ten[:count], f"{count} at once"
+    assert answers(together, 10) == among_ten
+    assert answers(together, 3) == among_ten[:3]
+
+
 @pytest.mark.parametrize("chunk", [8, 64, None])
 def test_greedy_ids_are_the_same_for_every_chunk(chunk):
     llm = engine(max_num_seqs=8, long_prefill_token_threshold=chunk)
