@@ -7,7 +7,7 @@ Must not know: how a tokenizer works (it decodes lists of ids), engines, request
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-_REPLACEMENT = "\ufffd"
+REPLACEMENT = "\ufffd"
 # A character of UTF-8 is at most four bytes, so an unfinished one decodes to at most three U+FFFD (byte-level
 # decoders give one for the lot, SentencePiece's byte fallback one a byte).
 _MAX_INCOMPLETE = 3
@@ -103,11 +103,10 @@ class _CharacterStream:
     where one character is in doubt, and raises where a decoder changes its mind about earlier bytes.
 
     Invariants: `_sent` is the part of `_decoded`, the window's text, that needs no returning: it was returned, or it is
-    context. The first `_settled` ids of the window have been returned completely. `_whole`: all of it has been, and it
-    does not end within a character.
+    context. The first `_settled` ids of the window have been returned completely.
     """
 
-    __slots__ = ("_decoded", "_piece", "_sent", "_settled", "_skip_special_tokens", "_tokenizer", "_whole", "_window")
+    __slots__ = ("_decoded", "_piece", "_sent", "_settled", "_skip_special_tokens", "_tokenizer", "_window")
 
     def __init__(self, tokenizer: Decoder, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -116,18 +115,21 @@ class _CharacterStream:
         self._window, self._decoded = self._context(prompt_token_ids)
         self._sent = self._decoded
         self._settled = len(self._window)
-        self._whole = not self._decoded.endswith(_REPLACEMENT)
 
     def push(self, token_id: int) -> str:
-        if self._whole and self._piece is not None:
+        if self._piece is not None and self._whole:
             piece = self._piece(token_id, self._skip_special_tokens)
             if piece is not None:
                 # Context for the next one that has no text of its own.
                 self._window, self._sent, self._decoded, self._settled = [token_id], piece, piece, 1
                 return piece
-        delta = self._push_in_window(token_id)
-        self._whole = self._settled == len(self._window) and self._sent == self._decoded
-        return delta
+        return self._push_in_window(token_id)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all of the window has been returned, and it does not end within a character."""
+        settled = self._settled == len(self._window) and self._sent == self._decoded
+        return settled and not self._decoded.endswith(REPLACEMENT)
 
     def _push_in_window(self, token_id: int) -> str:
         self._window.append(token_id)
@@ -167,7 +169,7 @@ class _CharacterStream:
         for size in range(min(_MAX_CONTEXT - _MAX_INCOMPLETE, len(ids)), len(ids) + 1):
             window = ids[len(ids) - size :]
             text = self._decode(window)
-            if text and not text.startswith(_REPLACEMENT):
+            if text and not text.startswith(REPLACEMENT):
                 return window, text
         return ids, text
 
@@ -197,7 +199,7 @@ class _CharacterStream:
         text = self._decode(window)
         # Without text, only the older ids tell that a space must not be dropped. With U+FFFD first, the cut may be
         # within a character (the prompt's last), which would spoil a byte fallback decoder's run.
-        if text and not text.startswith(_REPLACEMENT):
+        if text and not text.startswith(REPLACEMENT):
             self._window, self._sent, self._decoded = window, text, text
         self._settled = len(self._window)
 
@@ -262,6 +264,6 @@ class _StopSearch:
 def _without_incomplete_tail(text: str) -> str:
     """`text` less the U+FFFD at its end that may yet turn into a character."""
     end = len(text)
-    while end > 0 and len(text) - end < _MAX_INCOMPLETE and text[end - 1] == _REPLACEMENT:
+    while end > 0 and len(text) - end < _MAX_INCOMPLETE and text[end - 1] == REPLACEMENT:
         end -= 1
     return text[:end]

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from jpaged.gguf_tokenizer import load_gguf_tokenizer
+from jpaged.text_stream import REPLACEMENT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_REPLACEMENT = "\ufffd"
 
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -156,7 +155,7 @@ class Tokenizer:
         pieces = self._pieces[skip_special_tokens]
         if token_id not in pieces:
             text = self.decode([token_id], skip_special_tokens) if self._joins else None
-            pieces[token_id] = None if text is None or _REPLACEMENT in text else text
+            pieces[token_id] = None if text is None or REPLACEMENT in text else text
         return pieces[token_id]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:

@@ -111,8 +111,7 @@ class Engine:
 
         Where it changes nothing, the next step is planned and handed over before this one's result has come, so that
         an AsyncExecutor never waits for the host; a BatchingExecutor gets up to `steps_together` decode steps at once.
-        If the step fails, every unfinished request is aborted before the
-        exception goes on.
+        If the step fails, every unfinished request is aborted before the exception goes on.
         """
         if not self.scheduler.has_unfinished:
             self._forget_plans()

@@ -26,7 +26,7 @@ def ids_to_come(scheduler: Scheduler, plans: Iterable[SchedulerOutput]) -> list[
     for a row, pages could run short so that one is preempted, beams or static batches run. So nobody comes in and
     nobody is preempted in a plan that is made meanwhile, and a row slot in flight is its sequence's or nobody's.
     """
-    drawn = Counter(sample.row_slot for plan in plans for sample in plan.samples)
+    drawn: Counter[int | None] = Counter(sample.row_slot for plan in plans for sample in plan.samples)
     if not drawn or (scheduler.waiting and scheduler.num_running < scheduler.config.max_num_seqs):
         return []
     cache = scheduler.cache
@@ -38,8 +38,7 @@ def ids_to_come(scheduler: Scheduler, plans: Iterable[SchedulerOutput]) -> list[
         if group.beam is not None or group.batch is not None:
             return []
         for sequence in group.live:
-            count = drawn[sequence.row_slot] if sequence.row_slot is not None else 0
-            if count:
+            if count := drawn[sequence.row_slot]:
                 if _ends_by_length(group, sequence, count):
                     return []
                 to_come += [sequence] * count

@@ -9,7 +9,8 @@ Must not know: scheduling, text.
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -124,12 +125,9 @@ class ModelRunner:
 
         If it fails, pool and row state may be gone with the program they were donated to: both start anew, empty.
         """
-        try:
+        with self._anew_after_failure():
             number = 0 if self._leader is None else self._leader.tell_plan(plan)
             return dataclasses.replace(self._submit(plan), number=number)
-        except BaseException as error:
-            self._start_anew(error)
-            raise
 
     def submit_together(self, plans: Sequence[SchedulerOutput]) -> list[RunningStep]:
         """Hand decode steps of one shape to the device in one dispatch, a power of two of them; other plans one by one.
@@ -143,11 +141,8 @@ class ModelRunner:
             if count == 1:
                 steps.append(self.submit(part[0]))
                 continue
-            try:
+            with self._anew_after_failure():
                 steps += self._submit_together(part, shape)
-            except BaseException as error:
-                self._start_anew(error)
-                raise
         return steps
 
     def _together(self, plans: Sequence[SchedulerOutput]) -> tuple[StepShape, int]:
@@ -162,7 +157,7 @@ class ModelRunner:
 
     def collect(self, step: RunningStep) -> StepResult:
         """What a step drew, once it is there, whatever was submitted after it. If the step failed, as `submit`."""
-        try:
+        with self._anew_after_failure():
             with self.stages.span(Stages.WAIT):
                 jax.block_until_ready(step.sampled.token_ids)
             self._idle_since = time.perf_counter()
@@ -171,9 +166,6 @@ class ModelRunner:
             if self._leader is not None:
                 self._leader.drawn(step.number, result.token_ids)
             return result
-        except BaseException as error:
-            self._start_anew(error)
-            raise
 
     def _submit(self, plan: SchedulerOutput) -> RunningStep:
         span = self.stages.span
@@ -214,8 +206,7 @@ class ModelRunner:
             with span("dispatch"):
                 self.kv_pages, self.state, sampled = program(self.params, self.kv_pages, self.state, ints, floats)
                 self._last_ids = sampled.token_ids
-                steps = [running_step(plan, self.mirror, sampled, None) for plan in plans]
-                return [dataclasses.replace(step, part=i) for i, step in enumerate(steps)]
+                return [running_step(plan, self.mirror, sampled, None, part=i) for i, plan in enumerate(plans)]
 
     @property
     def host_time(self) -> float:
@@ -226,6 +217,14 @@ class ModelRunner:
         """Add to `idle_time` how long the device may have had nothing to do since a result was last fetched."""
         if self._last_ids is not None and self._last_ids.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             self.idle_time += time.perf_counter() - self._idle_since
+
+    @contextmanager
+    def _anew_after_failure(self) -> Generator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._start_anew(error)
+            raise
 
     def _start_anew(self, error: BaseException) -> None:
         if self._leader is not None:

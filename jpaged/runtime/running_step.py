@@ -70,11 +70,13 @@ class RunningStep:
         )
 
 
-def running_step(plan: SchedulerOutput, mirror: RowMirror, sampled: SampleOutputs, prompt: Any) -> RunningStep:
+def running_step(
+    plan: SchedulerOutput, mirror: RowMirror, sampled: SampleOutputs, prompt: Any, part: int | None = None
+) -> RunningStep:
     """The step of `plan`, which was packed from `mirror` as it is now. `prompt` is None where no shape has targets."""
     wanted = tuple(mirror.ints["num_logprobs"][[sample.row_slot for sample in plan.samples]].tolist())
     parts = () if prompt is None else tuple(_prompt_parts(plan, mirror))
-    return RunningStep(sampled, prompt, wanted, parts)
+    return RunningStep(sampled, prompt, wanted, parts, part=part)
 
 
 def _prompt_parts(plan: SchedulerOutput, mirror: RowMirror) -> list[PromptPart]:

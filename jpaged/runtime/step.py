@@ -3,6 +3,7 @@
 
 Lives here: what is compiled. A step is two programs because the sampler takes longer to compile than the model and
 depends on the number of logits rows alone: a handful of samplers serve every shape, model and page size.
+`decode_steps` has a sampler of its own in every shape.
 Promises: pool and row state are donated; nothing goes to the host; all that varies within a shape is data.
 Must not know: plans, buckets, when it is compiled.
 """
