@@ -91,7 +91,8 @@ def generate(
     if as_json:
         print_json({"outputs": [dataclasses.asdict(output) for output in outputs], "stats": llm.stats()})
     elif show_stats:
-        click.echo(summary(llm.stats(), seconds))
+        tokens = sum(len(sequence.token_ids) for output in outputs for sequence in output.outputs)
+        click.echo(summary(llm.stats(), seconds, tokens))
 
 
 main.add_command(bench)
@@ -123,9 +124,8 @@ def models(as_json: bool) -> None:
     click.echo("  " + ", ".join(sorted(REGISTRY)))
 
 
-def summary(stats: dict[str, Any], seconds: float) -> str:
-    """A few lines on a run of `seconds`."""
-    tokens = stats["num_tokens_sampled"]
+def summary(stats: dict[str, Any], seconds: float, tokens: int) -> str:
+    """A few lines on a run of `seconds` that gave `tokens`; rows that a stop token made vain do not count."""
     busy = max(seconds - stats["compile_seconds"], 1e-9)
     share = stats["pages_used_peak"] / stats["pages_total"]
     times = (
