@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.sim.scripted import TOKEN_ID, scripted_logprobs
 
 VOCAB_SIZE = 50272
 
 
-class ScriptedExecutor:
+class ScriptedExecutor(SyncExecutor):
     """Answers every sample with the same id, and where logprobs are asked for, with made-up ones."""
 
     def __init__(self, seed: int = 0) -> None:
