@@ -1,8 +1,6 @@
-"""The small parts that both model families are made of.
+"""The small parts that decoders are made of: linear maps, embeddings, norms, rotary embedding, activations.
 
-Lives here: ModelOptions, linear maps, embeddings, norms, rotary embedding, activations, the loop over layers.
-Promises: weights of linear maps end in the input axis; norms and rotary angles are float32, whatever the dtype.
-Must not know: pages, batches, which model uses which part.
+Weights of linear maps end in the input axis; norms and rotary angles are float32, whatever the dtype.
 """
 
 import math
@@ -138,7 +136,7 @@ def gated(activation: str, gate: Float[Array, "T F"], up: Float[Array, "T F"]) -
 
 
 def rotary_frequencies(config: ModelConfig, max_model_len: int) -> np.ndarray:
-    """Radians a position for each of the `H / 2` pairs, float32.
+    """Radians per position for each of the `H / 2` pairs, float32.
 
     Dynamic (NTK) scaling raises the base by the context length. Hugging Face takes the longest row of the batch;
     here it is `max_model_len`, fixed for the engine's life: cached keys keep the base they were made with, so a
@@ -175,20 +173,3 @@ def rotate(
     cos, sin = angles
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
-
-
-def stack_layers(block: type[nn.Module], config: ModelConfig, options: ModelOptions) -> Any:
-    """One module that runs `config.num_layers` blocks, its parameters stacked on a leading layer axis.
-
-    It is called with the carry `(hidden, kv_pages)`, the layer numbers and what every layer shares, and gives the
-    carry back. The whole pool rides in the carry: as a scanned input or output it would be copied.
-    """
-    scanned = nn.scan(
-        block,
-        variable_axes={"params": 0},
-        split_rngs={"params": True},
-        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType]
-        length=config.num_layers,
-        unroll=min(options.scan_unroll, config.num_layers),
-    )
-    return scanned(config, options, name="layers")

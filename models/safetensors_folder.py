@@ -1,19 +1,18 @@
-"""Hugging Face checkpoint folders: config.json and safetensors files.
+"""Hugging Face checkpoint folders: config.json, and one safetensors file or the shards that an index names.
 
-Lives here: reading one file or the shards that an index names.
-Promises: tensors are read one at a time; a damaged folder is a ValueError of one line.
-Must not know: where tensors go.
+Tensors are read one at a time; a damaged folder is a ValueError of one line.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from models.checkpoint_names import canonical
 from models.config import ModelConfig
+from models.places import canonical
 from models.source import INDEX
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -41,7 +40,7 @@ def config_of_folder(folder: Path) -> ModelConfig:
 
 
 class SafetensorsFolder:
-    """The tensors of a checkpoint folder, by canonical name. `bytes_read` counts what `read_part` took."""
+    """The tensors of a checkpoint folder, by canonical name. `bytes_read` counts what `read_part` read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,25 +74,24 @@ class SafetensorsFolder:
 
     def read(self, name: str) -> np.ndarray:
         """One tensor in the file's dtype."""
-        path, theirs = self._where[name]
-        try:
-            return self._files[str(path)].get_tensor(theirs)
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise ValueError(f"cannot read tensor {theirs} of {path}: {error}") from error
+        return self._read(name, lambda file, theirs: file.get_tensor(theirs))
 
     def read_part(self, name: str, rows: tuple[int, int], columns: tuple[int, int] | None = None) -> np.ndarray:
         """Rows, and columns, from the first of a pair up to the second, of one tensor; nothing else is read."""
-        path, theirs = self._where[name]
-        try:
-            entry = self._files[str(path)].get_slice(theirs)
-            part = entry[slice(*rows)] if columns is None else entry[slice(*rows), slice(*columns)]
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise ValueError(f"cannot read tensor {theirs} of {path}: {error}") from error
+        bounds = (slice(*rows),) if columns is None else (slice(*rows), slice(*columns))
+        part = self._read(name, lambda file, theirs: file.get_slice(theirs)[bounds])
         self.bytes_read += part.nbytes
         return part
 
+    def _read(self, name: str, read: Callable[[Any, str], np.ndarray]) -> np.ndarray:
+        path, theirs = self._where[name]
+        try:
+            return read(self._files[str(path)], theirs)
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise ValueError(f"cannot read tensor {theirs} of {path}: {error}") from error
+
     def _listing(self) -> list[tuple[Path, set[str] | None]]:
-        """The files, with the tensors to take from each; None takes all."""
+        """The files, with the tensors wanted from each; None: all."""
         single, index = self._folder / "model.safetensors", self._folder / INDEX
         if single.is_file():
             return [(single, None)]

@@ -1,8 +1,6 @@
 """Parameters for several devices, each of which reads its own part.
 
-Lives here: load_sharded_params (by slices of a checkpoint) and shard_params (of arrays on the host).
-Promises: of a split array a device is given its slice alone, and no process reads what none of its devices holds.
-Must not know: devices beyond the mesh it is given, file formats.
+Of a split array a device is given its slice alone, and no process reads what none of its devices holds.
 """
 
 import math
@@ -13,12 +11,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from models.checkpoint_names import Place, places
 from models.config import ModelConfig
 from models.partition import AXIS, kv_repeats, padded_vocab, param_specs, sharded_config
+from models.places import EMBEDDING, HEAD, Place, places
 from models.safetensors_folder import SafetensorsFolder
 from models.source import ModelSource
-from models.weights import Params, check_tensors, load_params, parameter_shapes
+from models.weights import Params, array_at, check_tensors, load_params, parameter_shapes
 
 
 class Part(NamedTuple):
@@ -74,10 +72,10 @@ def shard_params(params: Params, config: ModelConfig, mesh: Mesh) -> Params:
 
     def split(path: Any, leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.Array:
         keys = tuple(key.key for key in path)
-        array = _node(params, ("embed", "embedding") if keys == ("head", "kernel") and "head" not in params else keys)
+        array = array_at(params, EMBEDDING if keys == HEAD and "head" not in params else keys)
         if parts[keys][-1].repeats > 1:
             array = _repeat_kv_heads(array, config, leaf.shape)
-        if keys == ("head", "kernel"):
+        if keys == HEAD:
             array = np.pad(array, ((0, leaf.shape[0] - array.shape[0]), (0, 0)))
         return jax.make_array_from_callback(leaf.shape, sharding, lambda index: array[index])
 
@@ -97,14 +95,14 @@ def sharded_parameter_shapes(config: ModelConfig, dtype: DTypeLike, shards: int)
 def bytes_of_shard(config: ModelConfig, dtype: DTypeLike, shards: int) -> int:
     """Bytes of the parameters that one of `shards` devices holds: its part of what is split, and all the rest."""
     shapes = sharded_parameter_shapes(config, dtype, shards)
-    specs = param_specs(config.family, shapes)
+    specs = param_specs(config, shapes)
     leaves = zip(jax.tree.leaves(shapes), jax.tree.leaves(specs), strict=True)
     return sum(leaf.size * leaf.dtype.itemsize // (shards if AXIS in spec else 1) for leaf, spec in leaves)
 
 
 def _shapes_and_shardings(config: ModelConfig, dtype: DTypeLike, mesh: Mesh) -> tuple[Params, Params]:
     shapes = sharded_parameter_shapes(config, dtype, mesh.shape[AXIS])
-    specs = param_specs(config.family, shapes)
+    specs = param_specs(config, shapes)
     return shapes, jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
@@ -114,11 +112,10 @@ def _parts_by_path(config: ModelConfig, shards: int) -> dict[tuple[str, ...], li
     # Places in the sharded model; where kv heads are repeated, queries lie beside another number of them.
     found: dict[tuple[str, ...], list[Part]] = {}
     for name, place in places(sharded_config(config, shards)).items():
-        repeated = repeats if name.split(".")[-2] in ("k_proj", "v_proj") else 1
-        theirs = name
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            theirs = "decoder.embed_tokens.weight" if config.family == "opt" else "embed_tokens.weight"
-        found.setdefault(place.path, []).append(Part(theirs, place, repeated))
+        found.setdefault(place.path, []).append(Part(name, place, repeats if place.kv_heads else 1))
+    if config.tie_word_embeddings and HEAD in found:
+        (head,), (embedding,) = found[HEAD], found[EMBEDDING]
+        found[HEAD] = [head._replace(name=embedding.name)]
     return found
 
 
@@ -133,7 +130,7 @@ def _read_slice(
         target = out[index]
         axes = bounds[1:] if index else bounds  # a layer's number is the first entry of an index
         (start, stop), columns = axes[0], axes[-1] if len(part.place.shape) == 2 else None
-        # One entry of the leading axis is so many rows of the tensor: the elements between it and the input axis.
+        # One entry of the leading axis is this many rows of the tensor: the elements between it and the input axis.
         inner = whole[index].shape[1:-1] if columns is not None else whole[index].shape[1:]
         rows = math.prod(inner)
         first, last = start // part.repeats, -(-stop // part.repeats)
@@ -153,10 +150,3 @@ def _repeat_kv_heads(array: np.ndarray, config: ModelConfig, shape: tuple[int, .
     queries = array[:, :, :group].reshape(shape[0], shape[1], -1, *shape[3:])
     pairs = np.repeat(array[:, :, group:], shape[1] // config.num_kv_heads, axis=1)
     return np.concatenate([queries, pairs], axis=2)
-
-
-def _node(params: Params, keys: tuple[str, ...]) -> np.ndarray:
-    node: Any = params
-    for key in keys:
-        node = node[key]
-    return node
