@@ -8,18 +8,18 @@ Must not know: which executor or clock it has.
 from collections import deque
 from typing import Any
 
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.admission import Fit, RequestLimits, check_request, pages_needed
-from jpaged.core.baselines.reserved_cache import ReservedCache
-from jpaged.core.handoff import KVHandoff, PageMove
-from jpaged.core.lookahead import expecting, ids_to_come
-from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
-from jpaged.core.request import FinishReason, Request, RequestMetrics
-from jpaged.core.roles import AsyncExecutor, BatchingExecutor, Clock, Executor, WallClock
-from jpaged.core.scheduler import Scheduler
-from jpaged.core.sequence import Sequence, SequenceGroup
-from jpaged.core.stats import EngineStats, as_dict
-from jpaged.core.step_records import StepRecorder
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.cache.reserved_cache import ReservedCache
+from jpaged.core.executor import AsyncExecutor, Clock, Executor, WallClock
+from jpaged.core.observe.stats import EngineStats, as_dict
+from jpaged.core.observe.step_records import StepRecorder
+from jpaged.core.requests.admission import Admission, RequestLimits, check_request, pages_needed
+from jpaged.core.requests.handoff import KVHandoff, PageMove
+from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
+from jpaged.core.requests.sequence import Sequence, SequenceGroup
+from jpaged.core.scheduling.lookahead import expecting, sequences_to_continue
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.core.scheduling.scheduler import Scheduler
 
 
 class Engine:
@@ -36,7 +36,6 @@ class Engine:
         max_num_waiting: int | None = None,
         record_steps: bool = False,
         overlap: bool = True,
-        steps_together: int = 1,
     ) -> None:
         self.scheduler = Scheduler(scheduler_config, cache_config)
         self.executor = executor
@@ -57,9 +56,6 @@ class Engine:
         self._num_added = 0
         # A record is of one plan at a time, with every id before it known.
         self._overlap = overlap and not record_steps
-        batches = self.plans_ahead and isinstance(executor, BatchingExecutor)
-        self._steps_together = steps_together if batches else 1
-        self.scheduler.most_in_flight = 2 * self._steps_together
         self._in_flight: deque[tuple[SchedulerOutput, Any]] = deque()
         self.schedule_time = self.update_time = 0.0
 
@@ -110,21 +106,21 @@ class Engine:
         """Run one step and return what it gave; an empty list when there is nothing to do.
 
         Where it changes nothing, the next step is planned and handed over before this one's result has come, so that
-        an AsyncExecutor never waits for the host; a BatchingExecutor gets up to `steps_together` decode steps at once.
-        If the step fails, every unfinished request is aborted before the exception goes on.
+        an AsyncExecutor never waits for the host. If the step fails, every unfinished request is aborted before the
+        exception goes on.
         """
         if not self.scheduler.has_unfinished:
             self._forget_plans()
             return []
-        if not self._in_flight and self.scheduler.exchange.must_wait:
+        if not self._in_flight and self.scheduler.kv_transfer.must_wait:
             return []
         try:
             if not self._in_flight:
                 self._submit([])
-            if self.plans_ahead and len(self._in_flight) <= self._steps_together:
-                to_come = self._ids_to_come([])
-                if to_come:
-                    self._submit(to_come)
+            if self.plans_ahead:
+                continuing = sequences_to_continue(self.scheduler, self._in_flight[-1][0])
+                if continuing:
+                    self._submit(continuing)
             plan, result = self._collect()
             collected = self.clock.now()
             deltas = self.scheduler.update(plan, result, collected)
@@ -140,33 +136,18 @@ class Engine:
         self.stats.host_time = self.schedule_time + self.update_time
         return deltas
 
-    def _submit(self, to_come: list[Sequence]) -> None:
-        """Plan a step, or several decode steps, and start them, where the executor can; ids `to_come` are unknown."""
-        plans = [self._plan(to_come)]
-        while len(plans) < self._steps_together and plans[-1].is_decode and (to_come := self._ids_to_come(plans)):
-            plans.append(self._plan(to_come))
-        executor = self.executor
-        if len(plans) > 1:
-            assert isinstance(executor, BatchingExecutor)
-            self._in_flight.extend(zip(plans, executor.submit_together(plans), strict=True))
-        else:
-            started = executor.submit(plans[0]) if isinstance(executor, AsyncExecutor) else None
-            self._in_flight.append((plans[0], started))
-
-    def _ids_to_come(self, more: list[SchedulerOutput]) -> list[Sequence]:
-        """As `ids_to_come`, for the plans that are in flight and `more`, which will be."""
-        return ids_to_come(self.scheduler, [*(plan for plan, _ in self._in_flight), *more])
-
-    def _plan(self, to_come: list[Sequence]) -> SchedulerOutput:
+    def _submit(self, continuing: list[Sequence]) -> None:
+        """Plan a step and start it, where the executor can; the next ids of `continuing` are still being drawn."""
         start = self.clock.now()
-        with expecting(to_come):
+        with expecting(continuing):
             plan = self.scheduler.schedule(start)
             self.stats.after_schedule(plan, self.scheduler)
             if self.recorder is not None:
                 self.recorder.record(plan, start)
         self.schedule_time += self.clock.now() - start
         self.stats.host_time = self.schedule_time + self.update_time
-        return plan
+        executor = self.executor
+        self._in_flight.append((plan, executor.submit(plan) if isinstance(executor, AsyncExecutor) else None))
 
     def _collect(self) -> tuple[SchedulerOutput, StepResult]:
         """The earliest plan in flight and what it gave; a plan that no executor has started is run now."""
@@ -187,7 +168,7 @@ class Engine:
         cache = self.scheduler.cache
         for name in list(cache.pinned):
             cache.unpin(name)
-        self.scheduler.exchange.forget_outgoing()
+        self.scheduler.kv_transfer.forget_outgoing()
         cache.reset_prefix_cache()
 
     def send(self, request_id: str) -> KVHandoff:
@@ -198,17 +179,17 @@ class Engine:
         group = self._groups.get(request_id)
         if group is None:
             raise ValueError(f"request_id={request_id!r}: no such request is here to be handed over")
-        handoff = self.scheduler.exchange.send(group)
+        handoff = self.scheduler.kv_transfer.send(group)
         del self._groups[request_id]
         return handoff
 
     def sent(self, request_id: str) -> None:
         """The pages of a request that was sent have been copied, or are not wanted any more: let go of them."""
-        self.scheduler.exchange.sent(request_id)
+        self.scheduler.kv_transfer.sent(request_id)
 
     def can_receive(self, handoff: KVHandoff) -> bool:
         """Whether `receive` would find room now."""
-        return self.scheduler.exchange.can_receive(handoff)
+        return self.scheduler.kv_transfer.can_receive(handoff)
 
     def receive(self, handoff: KVHandoff) -> tuple[PageMove, ...]:
         """Give a request from another engine rows and pages here; returns what must be copied before `received`.
@@ -225,14 +206,14 @@ class Engine:
         group = SequenceGroup(handoff.request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
         self._num_added += 1
         self._groups[handoff.request.request_id] = group
-        return self.scheduler.exchange.receive(group, handoff)
+        return self.scheduler.kv_transfer.receive(group, handoff)
 
     def received(self, request_id: str) -> None:
         """The pages of a request that arrives have been copied: it runs from the next step on."""
         group = self._groups.get(request_id)
         # It may have been ended meanwhile.
         if group is not None:
-            self.scheduler.exchange.received(group)
+            self.scheduler.kv_transfer.received(group)
 
     def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
         """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.
@@ -266,7 +247,7 @@ class Engine:
         """The numbers of the host core; see stats.py."""
         return as_dict(self.stats, self.scheduler)
 
-    def _check(self, request: Request) -> Fit:
+    def _check(self, request: Request) -> Admission:
         if request.request_id in self._groups:
             raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
         if self.limits.max_num_waiting is not None:

@@ -9,7 +9,7 @@ Must not know: scheduling, text.
 import dataclasses
 import functools
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,18 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config import CacheConfig, ParallelConfig, SchedulerConfig
-from jpaged.core.output import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
-from jpaged.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
+from jpaged.config.engine import CacheConfig, ParallelConfig, SchedulerConfig
+from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
+from jpaged.core.scheduling.plan import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
+from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.memory import pool_dtype
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
-from jpaged.runtime.multi_process.leader import Leader
-from jpaged.runtime.packing import RowMirror
+from jpaged.runtime.multi_process.driver import Driver
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.running_step import RunningStep, running_step
-from jpaged.runtime.sampler import init_row_state, set_row
+from jpaged.runtime.sampling.sampler import init_lane_state, set_row
 from jpaged.runtime.stages import Stages
-from jpaged.runtime.step import copy_step, decode_steps, draw, forward
+from jpaged.runtime.step import copy_step, draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
 from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
@@ -40,7 +40,7 @@ class ModelRunner:
     """Runs plans with a Flax model over a paged pool, on one device or on those of a mesh. An Executor.
 
     `model` and `params` are as `mesh` builds and loads them; for one device (`mesh` None) parameters may be on the
-    host. Where other processes run the same programs, `leader` tells them every plan first.
+    host. Where other processes run the same programs, `driver` tells them every plan first.
     """
 
     def __init__(
@@ -54,28 +54,25 @@ class ModelRunner:
         dtype: str,
         attention_implementation: str | None = None,
         mesh: DeviceMesh | None = None,
-        leader: Leader | None = None,
-        steps_together: int = 1,
+        driver: Driver | None = None,
     ) -> None:
         assert cache_config.num_pages is not None, "the number of pages is resolved before the runner is built"
         self.model = model
         self.mesh = mesh or DeviceMesh(ParallelConfig())
-        self._leader = leader
-        self.steps_together = steps_together
-        assert steps_together == 1 or self.mesh.shards == 1, "steps go together on one device only"
+        self._leader = driver
         self.vocab_size = model_config.vocab_size
         self.max_stop_ids = MAX_STOP_TOKEN_IDS + len(model_config.eos_token_ids)
-        num_slots = scheduler_config.max_num_seqs
+        num_lanes = scheduler_config.max_num_seqs
         num_pages = cache_config.num_pages + 1
-        self.mirror = RowMirror(num_slots, scheduler_config.max_model_len, cache_config.page_size, num_pages)
-        self.buckets = Buckets(num_slots, scheduler_config.max_num_batched_tokens, self.mirror.table_width)
+        self.mirror = InputBatch(num_lanes, scheduler_config.max_model_len, cache_config.page_size, num_pages)
+        self.buckets = Buckets(num_lanes, scheduler_config.max_num_batched_tokens, self.mirror.table_width)
         self.programs = ProgramTable()
         self.stages = Stages()
         self.idle_time = 0.0
         self._idle_since = 0.0
         self._last_ids: jax.Array | None = None
-        self._dirty_slots: set[int] = set()
-        self._num_copies = num_slots
+        self._dirty_lanes: set[int] = set()
+        self._num_copies = num_lanes
         self.params = params if self.mesh.shards > 1 else jax.device_put(params)
         self._allocate_pool = functools.partial(
             pages.allocate,
@@ -88,8 +85,8 @@ class ModelRunner:
             sharding=self.mesh.sharding(POOL_SPEC),
         )
         self._init_state = functools.partial(
-            init_row_state,
-            num_slots,
+            init_lane_state,
+            num_lanes,
             scheduler_config.max_model_len,
             self.vocab_size,
             max_bias=MAX_LOGIT_BIAS,
@@ -109,9 +106,6 @@ class ModelRunner:
             donate_argnums=(1, 2),
         )
         self._draw = self.mesh.jit(functools.partial(draw, **sizes), EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
-        self._decode_steps = jax.jit(
-            functools.partial(decode_steps, model=model, **sizes), static_argnames=("shape",), donate_argnums=(1, 2)
-        )
         copy = functools.partial(copy_step, implementation=attention_implementation)
         self._copy = self.mesh.jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
         self._set_row = self.mesh.jit(set_row, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
@@ -128,32 +122,6 @@ class ModelRunner:
         with self._anew_after_failure():
             number = 0 if self._leader is None else self._leader.tell_plan(plan)
             return dataclasses.replace(self._submit(plan), number=number)
-
-    def submit_together(self, plans: Sequence[SchedulerOutput]) -> list[RunningStep]:
-        """Hand decode steps of one shape to the device in one dispatch, a power of two of them; other plans one by one.
-
-        If it fails, as `submit`.
-        """
-        steps: list[RunningStep] = []
-        while len(steps) < len(plans):
-            shape, count = self._together(plans[len(steps) :])
-            part = plans[len(steps) : len(steps) + count]
-            if count == 1:
-                steps.append(self.submit(part[0]))
-                continue
-            with self._anew_after_failure():
-                steps += self._submit_together(part, shape)
-        return steps
-
-    def _together(self, plans: Sequence[SchedulerOutput]) -> tuple[StepShape, int]:
-        """The shape of the first plan, and how many of the plans, from it on, go to the device together."""
-        shape = self.mirror.fit(plans[0], self.buckets)
-        alike = 0
-        for plan in plans[: self.steps_together]:
-            if not plan.is_decode or not shape.decode or self.mirror.fit(plan, self.buckets) != shape:
-                break
-            alike += 1
-        return shape, 1 << max(alike.bit_length() - 1, 0)
 
     def collect(self, step: RunningStep) -> StepResult:
         """What a step drew, once it is there, whatever was submitted after it. If the step failed, as `submit`."""
@@ -182,38 +150,19 @@ class ModelRunner:
                 # A fresh host buffer every step: device_put may alias it for as long as the step runs.
                 ints, floats = self.mesh.put(packed)
             forward_program, draw_program = self._forward_program(shape), self._draw_program(shape.num_samples)
-            self._note_idle()
+            self._record_idle()
             with span("dispatch"):
                 self.kv_pages, self.state, outputs = forward_program(self.params, self.kv_pages, self.state, ints)
                 self.state, sampled = draw_program(self.state, outputs.logits, outputs.sample_ints, floats)
                 self._last_ids = sampled.token_ids
                 return running_step(plan, self.mirror, sampled, outputs.prompt)
 
-    def _submit_together(self, plans: Sequence[SchedulerOutput], shape: StepShape) -> list[RunningStep]:
-        span = self.stages.span
-        with jax.profiler.StepTraceAnnotation("steps", step_num=plans[0].step):
-            with span("pack"):
-                packed: list[tuple[np.ndarray, np.ndarray]] = []
-                for plan in plans:
-                    for grant in plan.grants:
-                        self.mirror.grant(grant)
-                    packed.append(self.mirror.pack(plan, shape))
-                stacked = tuple(np.stack(arrays) for arrays in zip(*packed, strict=True))
-            with span("transfer"):
-                ints, floats = self.mesh.put(stacked)
-            program = self._together_program(shape, len(plans))
-            self._note_idle()
-            with span("dispatch"):
-                self.kv_pages, self.state, sampled = program(self.params, self.kv_pages, self.state, ints, floats)
-                self._last_ids = sampled.token_ids
-                return [running_step(plan, self.mirror, sampled, None, part=i) for i, plan in enumerate(plans)]
-
     @property
     def host_time(self) -> float:
         """Seconds so far in which the host packed, sent, started and fetched."""
         return self.stages.host_time
 
-    def _note_idle(self) -> None:
+    def _record_idle(self) -> None:
         """Add to `idle_time` how long the device may have had nothing to do since a result was last fetched."""
         if self._last_ids is not None and self._last_ids.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             self.idle_time += time.perf_counter() - self._idle_since
@@ -231,7 +180,7 @@ class ModelRunner:
             self._leader.part(f"{type(error).__name__}: {error}")
         self.kv_pages = self._allocate_pool()
         self.state = self.mesh.create(self._init_state)
-        self._dirty_slots.clear()
+        self._dirty_lanes.clear()
         self._last_ids = None
 
     def warm_up(self) -> list[StepShape]:
@@ -241,8 +190,6 @@ class ModelRunner:
         for shape in self.buckets.all():
             self._forward_program(shape)
             self._draw_program(shape.num_samples)
-            for count in self._sizes_together if shape.decode else ():
-                self._together_program(shape, count)
         self._copy_program()
         self._set_row_program()
         if self.host_pages is not None:
@@ -276,19 +223,6 @@ class ModelRunner:
 
         return self.programs.get(f"draw[Q={num_samples}]", lower)
 
-    @property
-    def _sizes_together(self) -> list[int]:
-        """How many steps may go together: the powers of two from 2 on."""
-        return [1 << i for i in range(1, self.steps_together.bit_length())]
-
-    def _together_program(self, shape: StepShape, count: int) -> Any:
-        def lower() -> Any:
-            ints = self.mesh.shape((count, shape.num_ints))
-            floats = self.mesh.shape((count, len(SAMPLE_FLOATS) * shape.num_samples), jnp.float32)
-            return self._decode_steps.lower(self.params, self.kv_pages, self.state, ints, floats, shape=shape)
-
-        return self.programs.get(f"{count} x {shape}", lower)
-
     def _copy_program(self) -> Any:
         pairs = self.mesh.shape((2, self._num_copies))
         return self.programs.get("copy_pages", lambda: self._copy.lower(self.kv_pages, pairs))
@@ -307,11 +241,11 @@ class ModelRunner:
         return self.mirror.token_ids.shape[1], MAX_LOGIT_BIAS, self.max_stop_ids
 
     def _admit(self, sequence: AdmittedSequence) -> None:
-        """Give a row slot to a sequence, on the device too where its sampling rules need state there."""
+        """Give a lane to a sequence, on the device too where its sampling rules need state there."""
         self.mirror.admit(sequence)
-        slot, params = sequence.row_slot, sequence.params
+        slot, params = sequence.lane, sequence.params
         has_rules = bool(params.logit_bias) or params.min_tokens > 0 or params.has_penalties
-        if not has_rules and slot not in self._dirty_slots:
+        if not has_rules and slot not in self._dirty_lanes:
             return
         history_len, bias_len, stop_len = self._row_widths
         history = np.zeros(history_len, np.int32)
@@ -325,7 +259,7 @@ class ModelRunner:
             stop_ids[: len(sequence.stop_ids)] = sequence.stop_ids
         row = self.mesh.put((np.int32(slot), history, bias_ids, bias_values, stop_ids))
         self.state = self._set_row_program()(self.state, *row)
-        (self._dirty_slots.add if has_rules else self._dirty_slots.discard)(slot)
+        (self._dirty_lanes.add if has_rules else self._dirty_lanes.discard)(slot)
 
     def _move_pages(self, plan: SchedulerOutput) -> None:
         # In this order: a page that goes out may come in again as another's, and be the target of a copy.

@@ -11,8 +11,8 @@ import pytest
 
 import jpaged
 from jpaged import LLM, BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
-from jpaged.core.request import CompletionDelta, RequestMetrics
-from jpaged.loading import EngineOptions
+from jpaged.core.requests.request import CompletionDelta, RequestMetrics
+from jpaged.serving.loading import EngineOptions
 from tests.engine.tiny import GREEDY, TINY_LLAMA, tiny_llm
 
 ENGINE = {
@@ -208,7 +208,7 @@ print(seconds, *heavy)
 """
 
 
-@pytest.mark.parametrize(("module", "limit"), [("jpaged", 0.2), ("jpaged.cli", 0.6)])
+@pytest.mark.parametrize(("module", "limit"), [("jpaged", 0.2), ("jpaged.cli.main", 0.6)])
 def test_importing_is_quick_and_loads_nothing_heavy(module: str, limit: float):
     def once() -> float:
         code = FRESH.format(module=module)
