@@ -7,31 +7,27 @@ asked for.
 import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.config import ModelConfig, RopeScaling
+from models.families import FAMILIES, PRESETS, register
+from models.family import Architecture, Family
+from models.source import ModelSource, resolve_source
+
 if TYPE_CHECKING:
     from flax import linen as nn
 
-    from models.config import ModelConfig
+    from models.inputs import StepInputs
+    from models.weights import load_config, load_params
 
-_LAZY = {
-    "ModelConfig": "models.config",
-    "RopeScaling": "models.config",
-    "PRESETS": "models.families",
-    "FAMILIES": "models.families",
-    "register": "models.families",
-    "Architecture": "models.family",
-    "Family": "models.family",
-    "StepInputs": "models.inputs",
-    "ModelSource": "models.source",
-    "resolve_source": "models.source",
-    "load_config": "models.weights",
-    "load_params": "models.weights",
-}
+_LAZY = {"StepInputs": "models.inputs", "load_config": "models.weights", "load_params": "models.weights"}
 
-__all__ = ["build_model", *_LAZY]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "FAMILIES", "PRESETS", "Architecture", "Family", "ModelConfig", "ModelSource", "RopeScaling", "StepInputs",
+    "build_model", "load_config", "load_params", "register", "resolve_source",
+]  # fmt: skip
 
 
 def build_model(
-    config: "ModelConfig",
+    config: ModelConfig,
     *,
     dtype: Any,
     max_model_len: int,

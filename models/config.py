@@ -62,8 +62,8 @@ class RopeScaling:
 class ModelConfig:
     """The shape of a decoder-only model and the options of its blocks.
 
-    `architecture` is Hugging Face's name; `family` says which module runs it. Options of the other family keep
-    their defaults. `dtype` is the checkpoint's own, a hint; None if it does not say.
+    `architecture` is Hugging Face's name; `family` is the record of the models that it is run with. Options
+    of other families keep their defaults. `dtype` is the checkpoint's own, a hint; None if it does not say.
     """
 
     architecture: str
@@ -173,7 +173,7 @@ class ModelConfig:
         )
 
     def kv_bytes_per_token(self, itemsize: int, scale_bytes: int = 0) -> int:
-        """Bytes that one token's keys and values take in all layers, at `itemsize` bytes an element.
+        """Bytes that one token's keys and values take in all layers, at `itemsize` bytes per element.
 
         `scale_bytes`: of the scale that each head of a token has in a quantised pool.
         """

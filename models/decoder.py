@@ -11,19 +11,15 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from models.attention import attend_through_pages
-from models.config import ModelConfig
 from models.inputs import StepInputs
-from models.layers import Embedding, Head, Linear, ModelOptions, RMSNorm, gated, rotate
+from models.layers import Embedding, Head, Linear, Part, RMSNorm, gated, rotate
 from pallas_kernels import KVPages
 
 Angles = tuple[Float[Array, "T 1 H/2"], Float[Array, "T 1 H/2"]]
 
 
-class Attention(nn.Module):
+class Attention(Part):
     """Grouped-query attention. The fused `qkv` is `[K, G + 2, H, D]`: a kv head's queries, then its key and value."""
-
-    config: ModelConfig
-    options: ModelOptions
 
     @nn.compact
     def __call__(
@@ -48,11 +44,8 @@ class Attention(nn.Module):
         return Linear((config.hidden_size,), dtype, config.o_bias, name="out")(out), kv_pages
 
 
-class GatedMLP(nn.Module):
+class GatedMLP(Part):
     """`down(act(gate x) * up x)`; gate and up are one array `[F, 2, D]`, so that a slice of F holds both."""
-
-    config: ModelConfig
-    options: ModelOptions
 
     @nn.compact
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
@@ -62,11 +55,8 @@ class GatedMLP(nn.Module):
         return Linear((config.hidden_size,), dtype, config.mlp_bias, name="down")(inner)
 
 
-class Decoder(nn.Module):
+class Decoder(Part):
     """Embedding, blocks and head. A subclass calls `super().setup()`, sets `self.layers`, and has `hidden_states`."""
-
-    config: ModelConfig
-    options: ModelOptions
 
     def setup(self) -> None:
         config, dtype = self.config, self.options.dtype

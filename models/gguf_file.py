@@ -5,7 +5,7 @@ An architecture, quantisation or rotary option that is not understood is refused
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -19,7 +19,7 @@ from models.gguf_header import GGUFHeader, TensorEntry, read_gguf_header
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
-def _names(arch: str) -> GGUFNames | None:
+def _names(arch: Any) -> GGUFNames | None:
     """How the family that has llama.cpp's architecture `arch` is spelled; None if none has it."""
     return next((f.gguf for f in FAMILIES.values() if f.gguf and arch in f.gguf.architectures), None)
 
@@ -44,7 +44,7 @@ def config_of_gguf(path: Path) -> ModelConfig:
     return ModelConfig.from_hf(_as_hf(header, arch, names))
 
 
-def _as_hf(header: GGUFHeader, arch: str, names: GGUFNames) -> dict[str, Any]:
+def _as_hf(header: GGUFHeader, arch: Any, names: GGUFNames) -> dict[str, Any]:
     def need(key: str) -> Any:
         if (value := header.metadata.get(f"{arch}.{key}")) is None:
             raise ValueError(f"{header.path}: GGUF metadata lacks {arch}.{key}")
@@ -137,12 +137,6 @@ class GGUFFile:
         self._heads: dict[str, int] = {}
         if arch in names.interleaved:
             self._heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor."""

@@ -39,6 +39,13 @@ class ModelOptions:
     mesh: jax.sharding.Mesh | None = None  # over which the compiler divides the model; kernels run shard by shard
 
 
+class Part(nn.Module):
+    """A part of a decoder that is made of the model's config and of how it is run."""
+
+    config: ModelConfig
+    options: ModelOptions
+
+
 class Linear(nn.Module):
     """A linear map to one or several output axes; `kernel` is `[*features, in]`, `bias` is `[*features]`."""
 

@@ -3,18 +3,14 @@
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from models.config import ModelConfig
 from models.decoder import Angles, Attention, Decoder, GatedMLP
 from models.inputs import StepInputs
-from models.layers import ModelOptions, RMSNorm, rotary_angles, rotary_frequencies
+from models.layers import Part, RMSNorm, rotary_angles, rotary_frequencies
 from pallas_kernels import KVPages
 
 
-class Block(nn.Module):
+class Block(Part):
     """One decoder layer, as the layer loop calls it."""
-
-    config: ModelConfig
-    options: ModelOptions
 
     @nn.compact
     def __call__(

@@ -3,19 +3,15 @@
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from models.config import ModelConfig
 from models.decoder import Attention, Decoder
 from models.families.opt import POSITION_OFFSET
 from models.inputs import StepInputs
-from models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, ModelOptions
+from models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, Part
 from pallas_kernels import KVPages
 
 
-class Block(nn.Module):
+class Block(Part):
     """One decoder layer, as the layer loop calls it."""
-
-    config: ModelConfig
-    options: ModelOptions
 
     @nn.compact
     def __call__(

@@ -94,7 +94,7 @@ def padded_vocab(config: ModelConfig, shards: int) -> int:
 
 def shard_of(config: ModelConfig, shards: int) -> ModelConfig:
     """What one of `shards` shards of `sharded_config` computes: its share of the heads and of the ffn."""
-    assert config.num_kv_heads % shards == 0, "shard_of takes what sharded_config gives"
+    assert config.num_kv_heads % shards == 0, "shard_of divides what sharded_config gives"
     shard = copy.copy(config)
     # Set past the checks: of a shard it is not true that its heads make up the width.
     for name in ("num_heads", "num_kv_heads", "intermediate_size"):

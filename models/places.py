@@ -116,7 +116,9 @@ def attention(name: str, out: str, config: "ModelConfig") -> Tensors:
 
 def gated_mlp(name: str, config: "ModelConfig") -> Tensors:
     """`models.decoder.GatedMLP`: gate and up in one `[L, F, 2, D]`, so that a slice of F holds both."""
-    shape, bias = (config.intermediate_size, config.hidden_size), config.mlp_bias
+    ffn, width, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
     for at, part in enumerate(("gate", "up")):
-        yield from linear(f"{name}.{part}_proj", "layers/mlp/gate_up", shape, at=(_ALL, at), bias=bias, split="out")
-    yield from linear(f"{name}.down_proj", "layers/mlp/down", shape[::-1], bias=bias, split="in")
+        yield from linear(
+            f"{name}.{part}_proj", "layers/mlp/gate_up", (ffn, width), at=(_ALL, at), bias=bias, split="out"
+        )
+    yield from linear(f"{name}.down_proj", "layers/mlp/down", (width, ffn), bias=bias, split="in")

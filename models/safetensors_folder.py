@@ -6,7 +6,7 @@ Tensors are read one at a time; a damaged folder is a ValueError of one line.
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -43,29 +43,21 @@ class SafetensorsFolder:
     """The tensors of a checkpoint folder, by canonical name. `bytes_read` counts what `read_part` read."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[str, Any] = {}
-        self._where: dict[str, tuple[Path, str]] = {}
+        self._where: dict[str, tuple[Any, Path, str]] = {}
         self.bytes_read = 0
-        for path, wanted in self._listing():
-            file = self._open(path)
+        for path, wanted in _listing(folder):
+            file = _open(path)
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 if wanted is None or name in wanted:
-                    self._where[canonical(name)] = (path, name)
+                    self._where[canonical(name)] = (file, path, name)
             if missing := sorted((wanted or set()) - set(file.keys())):
                 raise ValueError(f"{path} lacks tensors that {INDEX} places in it: {', '.join(missing)}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.clear()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, read from headers alone. Refuses a tensor that is no float, by name."""
         found = {}
-        for ours, (path, name) in self._where.items():
-            entry = self._files[str(path)].get_slice(name)
+        for ours, (file, path, name) in self._where.items():
+            entry = file.get_slice(name)
             dtype = entry.get_dtype()
             if dtype not in _FLOATS and not ours.endswith(("masked_bias", "self_attn.bias")):
                 raise ValueError(f"{path}: tensor {name} is {dtype}; only {', '.join(_FLOATS)} can be loaded")
@@ -84,28 +76,29 @@ class SafetensorsFolder:
         return part
 
     def _read(self, name: str, read: Callable[[Any, str], np.ndarray]) -> np.ndarray:
-        path, theirs = self._where[name]
+        file, path, theirs = self._where[name]
         try:
-            return read(self._files[str(path)], theirs)
+            return read(file, theirs)
         except (SafetensorError, OSError, ValueError, TypeError) as error:
             raise ValueError(f"cannot read tensor {theirs} of {path}: {error}") from error
 
-    def _listing(self) -> list[tuple[Path, set[str] | None]]:
-        """The files, with the tensors wanted from each; None: all."""
-        single, index = self._folder / "model.safetensors", self._folder / INDEX
-        if single.is_file():
-            return [(single, None)]
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise ValueError(f"cannot read {index}: it has no weight_map")
-        shards: dict[str, set[str]] = {}
-        for tensor, shard in weight_map.items():
-            shards.setdefault(Path(str(shard)).name, set()).add(tensor)
-        return [(self._folder / shard, tensors) for shard, tensors in sorted(shards.items())]
 
-    def _open(self, path: Path) -> Any:
-        try:
-            self._files[str(path)] = safe_open(str(path), framework="np")
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"cannot read {path}: {error}; the file is damaged or was not fully downloaded") from error
-        return self._files[str(path)]
+def _listing(folder: Path) -> list[tuple[Path, set[str] | None]]:
+    """The files, with the tensors wanted from each; None: all."""
+    single, index = folder / "model.safetensors", folder / INDEX
+    if single.is_file():
+        return [(single, None)]
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"cannot read {index}: it has no weight_map")
+    shards: dict[str, set[str]] = {}
+    for tensor, shard in weight_map.items():
+        shards.setdefault(Path(str(shard)).name, set()).add(tensor)
+    return [(folder / shard, tensors) for shard, tensors in sorted(shards.items())]
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(str(path), framework="np")
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"cannot read {path}: {error}; the file is damaged or was not fully downloaded") from error

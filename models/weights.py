@@ -5,7 +5,7 @@ Each tensor is converted straight into its place; all that is wrong with a check
 
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +27,6 @@ _READERS = 2  # tensors converted at once: numpy lets go of the interpreter whil
 _DUMMY_PERIOD = 1_048_583  # a prime, so that no two rows of a matrix are the same piece of the random block
 
 
-class Reader(Protocol):
-    """A checkpoint: tensors by canonical name."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]: ...
-    def read(self, name: str) -> np.ndarray: ...
-
-
 def load_config(source: ModelSource) -> ModelConfig:
     """The model's config out of its files, or the preset of that name. Raises ValueError."""
     if source.path is None:
@@ -52,18 +45,17 @@ def load_params(source: ModelSource, config: ModelConfig, dtype: DTypeLike, *, s
         return dummy_params(config, dtype, seed)
     assert source.path is not None
     reader = SafetensorsFolder(source.path) if source.kind == "safetensors" else GGUFFile(source.path, config)
-    with reader:
-        wanted = places(config)
-        check_tensors(reader.shapes(), wanted, config, source)
-        params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), parameter_shapes(config, dtype))
+    wanted = places(config)
+    check_tensors(reader.shapes(), wanted, config, source)
+    params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), parameter_shapes(config, dtype))
 
-        def put(name: str) -> None:
-            place = wanted[name]
-            leaf = array_at(params, place.path)
-            leaf[place.index] = reader.read(name).reshape(leaf[place.index].shape)
+    def put(name: str) -> None:
+        place = wanted[name]
+        leaf = array_at(params, place.path)
+        leaf[place.index] = reader.read(name).reshape(leaf[place.index].shape)
 
-        with ThreadPoolExecutor(_READERS) as pool:
-            list(pool.map(put, wanted))
+    with ThreadPoolExecutor(_READERS) as pool:
+        list(pool.map(put, wanted))
     return params
 
 

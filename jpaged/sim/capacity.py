@@ -1,8 +1,6 @@
-"""How many pages a device's memory holds.
+"""How many pages a device's memory holds, by the paper's arithmetic.
 
-Lives here: the paper's arithmetic of memory, for any model, hardware, tensor parallel size and page size.
-Promises: whole pages, rounded down; a model that leaves no room is an error that says what to change.
-Must not know: allocators, steps.
+Whole pages, rounded down; a model that leaves no room is an error that says what to change.
 """
 
 from jpaged.sim.hardware import GIB, Hardware

@@ -1,8 +1,6 @@
-"""The profile `ideal`: a step's time from a model's shape and a device's constants.
+"""The profile `ideal`: a step's time from any decoder's shape and a device's constants.
 
-Lives here: the analytic cost model of any decoder on any hardware preset.
-Promises: nothing in it was fitted to the paper; hardware.py says where each constant comes from.
-Must not know: logs, the paper's figures.
+Nothing in it was fitted to the paper; hardware.py says where each constant comes from.
 """
 
 from dataclasses import replace

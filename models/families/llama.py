@@ -130,9 +130,8 @@ def _tensors(config: ModelConfig) -> Tensors:
 
 def _preset(layers: int, width: int, ffn: int, heads: int, kv_heads: int, **options: Any) -> Fields:
     sizes = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": ffn}
-    return {
-        "model_type": "llama", **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads, **options
-    }  # fmt: skip
+    counts = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    return {"model_type": "llama", **sizes, **counts, **options}
 
 
 _LLAMA_3: Fields = {

@@ -1,8 +1,6 @@
-"""A small engine for tests: lays sequences in pages and calls a model step by step.
+"""A small engine for tests: lays sequences in scattered pages and calls a model step by step.
 
-Lives here: page tables with scattered pages, packing with padding, one jitted step a shape.
-Promises: every packed token's logits come back, so a test can compare all positions.
-Must not know: jpaged.
+There is one jitted step per shape. Every packed token's logits come back, so a test can compare all positions.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""The parts that model families share, against NumPy in float64.
-
-Promises: no model, no pool.
-Must not know: which model uses which part.
-"""
+"""The parts that model families share, without model or pool, against NumPy in float64."""
 
 import jax
 import jax.numpy as jnp

@@ -16,14 +16,11 @@ from safetensors.numpy import save_file
 
 from models import Architecture, Family
 from models.decoder import Attention, Decoder
-from models.layers import Linear, RMSNorm, rotary_angles, rotary_frequencies
+from models.layers import Linear, Part, RMSNorm, rotary_angles, rotary_frequencies
 from models.places import attention, embedding_and_head, linear, norm
 
 
-class Block(nn.Module):
-    config: Any
-    options: Any
-
+class Block(Part):
     @nn.compact
     def __call__(self, carry, layer, shared):
         x, kv_pages = carry
