@@ -15,7 +15,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from models.config import ModelConfig
-from pallas_kernels.row_sums import least_rows
+from pallas_kernels.numerics import least_rows
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -99,7 +99,7 @@ def head_scores(hidden: Float[Array, "T D"], rows: Float[Array, "V D"]) -> Float
 
 
 def mean_of_rows(x: Float[Array, "T *heads D"]) -> Float[Array, "T *heads 1"]:
-    """The mean over the last axis, the same bit for bit whatever rows are beside a row (see row_sums.py)."""
+    """The mean over the last axis, the same bit for bit whatever rows are beside a row (see numerics.py)."""
     rows = x.reshape(-1, x.shape[-1])
     missing = max(0, least_rows(x.shape[-1]) - rows.shape[0])
     means = jnp.mean(jnp.pad(rows, ((0, missing), (0, 0))), axis=-1)

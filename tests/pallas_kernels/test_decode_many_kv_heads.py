@@ -8,8 +8,8 @@ from attention_cases import LAYER, assert_right, build_case, expected
 from quantised_cases import DTYPES, quantised
 
 from pallas_kernels import paged_attention
+from pallas_kernels.numerics import LEAST_SUMMED
 from pallas_kernels.paged_attention import xla
-from pallas_kernels.row_sums import LEAST_SUMMED
 
 XLA = {"implementation": "xla", "layer": LAYER}
 # Lengths on both sides of a chunk, an empty row, and more rows than go together.
@@ -75,6 +75,6 @@ def test_wide_tokens_go_few_rows_at_a_time():
     assert together == [1, 16, 8]
 
 
-def test_so_many_rows_go_together_that_their_weights_are_summed_as_those_of_more():
+def test_enough_rows_go_together_that_their_weights_are_summed_as_those_of_more():
     one_head = build_case([3], num_kv_heads=1, group=1, head_dim=8)
     assert xla.rows_together(one_head.q, one_head.kv, xla.CHUNK_TOKENS) * xla.CHUNK_TOKENS >= LEAST_SUMMED
