@@ -16,9 +16,10 @@ from typing import Any
 
 from experiments.config import ExperimentConfig
 from experiments.point import Point
+from jpaged.core.plan_digest import ENCODING_VERSION
 
 # Raised whenever a file of a run folder changes its columns or keys.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _PACKAGES = ("jaxlib", "jax", "flax", "numpy", "msgspec")
 
 
@@ -27,6 +28,7 @@ def provenance(point: Point) -> dict[str, Any]:
     config, workload = point.config, point.workload
     return {
         "schema_version": SCHEMA_VERSION,
+        "plan_digest_encoding": ENCODING_VERSION,
         "question": config.question,
         "digest": config.digest(),
         "backend": config.executor.kind,

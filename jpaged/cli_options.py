@@ -109,13 +109,6 @@ _ENGINE = (
         help="Plan a step while the one before it runs.",
     ),
     click.option(
-        "--decode-steps-per-dispatch",
-        type=int,
-        default=1,
-        show_default=True,
-        help="Decode steps that the device gets at once where it changes nothing: 1, 2, 4, ...",
-    ),
-    click.option(
         "--tensor-parallel-size", type=int, default=1, show_default=True, help="Devices that share each layer."
     ),
     click.option(
@@ -135,8 +128,8 @@ ENGINE_FIELDS = (
     "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold", "enable_prefix_caching",
     "num_host_pages", "swap_space", "preemption_mode", "scheduling_policy", "admission_policy", "victim_policy",
     "eviction_policy", "max_overtakes", "attention_implementation", "warmup", "async_scheduling",
-    "decode_steps_per_dispatch", "tensor_parallel_size", "parallel_style",
-    "coordinator", "num_processes", "process_id", "seed",
+    "tensor_parallel_size",
+    "parallel_style", "coordinator", "num_processes", "process_id", "seed",
 )  # fmt: skip
 
 _SAMPLING = (

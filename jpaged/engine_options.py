@@ -13,7 +13,6 @@ from jpaged.config import DTYPES, require_bool, require_choice, require_int, req
 
 DEFAULT_MODEL = "smollm2-135m"
 WARMUPS = ("lazy", "full")
-MOST_STEPS_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +21,6 @@ class EngineOptions:
 
     `warmup` "full" compiles every program that the engine can need before the first request, "lazy" each when it pays.
     `async_scheduling` plans a step while the one before it runs, wherever no answer depends on it.
-    `decode_steps_per_dispatch` hands the device so many decode steps at once, where none of them can be the last of a
-    sequence by its length and nobody waits for a row; tokens then come in bursts.
     `tensor_parallel_size` devices share each layer, in the style `parallel_style` (see ParallelConfig); `coordinator`,
     `num_processes` and `process_id` say that they are those of several processes (docs/sharding.md).
     `kv_memory` "auto" is None: as many pages as are wanted, within the memory that is free.
@@ -64,7 +61,6 @@ class EngineOptions:
     load_format: str = "auto"
     record_steps: bool = False
     async_scheduling: bool = True
-    decode_steps_per_dispatch: int = 1
     warmup: str = "lazy"
 
     def __post_init__(self) -> None:
@@ -80,8 +76,6 @@ class EngineOptions:
         require_int("seed", self.seed, 0, 2**63 - 1)
         require_bool("record_steps", self.record_steps)
         require_bool("async_scheduling", self.async_scheduling)
-        require_int("decode_steps_per_dispatch", self.decode_steps_per_dispatch, 1, MOST_STEPS_TOGETHER)
-        self._check_steps_together()
         require_choice("warmup", self.warmup, WARMUPS)
         if self.scan_unroll is not None and self.scan_unroll != "full":
             require_int("scan_unroll", self.scan_unroll, 1, None)
@@ -94,16 +88,4 @@ class EngineOptions:
             if self.num_pages is not None:
                 raise ValueError(
                     f"num_pages={self.num_pages!r} and kv_memory={self.kv_memory!r} both size the pool; give one"
-                )
-
-    def _check_steps_together(self) -> None:
-        steps = self.decode_steps_per_dispatch
-        if steps & (steps - 1):
-            raise ValueError(f"decode_steps_per_dispatch={steps}: give a power of two")
-        others = {"async_scheduling": True, "record_steps": False, "tensor_parallel_size": 1, "coordinator": None}
-        for name, needed in others.items():
-            if steps > 1 and getattr(self, name) != needed:
-                raise ValueError(
-                    f"decode_steps_per_dispatch={steps} needs {name}={needed}, not "
-                    f"{getattr(self, name)!r}; change that, or leave decode_steps_per_dispatch at 1"
                 )

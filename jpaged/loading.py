@@ -141,7 +141,6 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
         attention_implementation=implementation,
         mesh=mesh,
         leader=team.leader if team else None,
-        steps_together=options.decode_steps_per_dispatch,
     )
     if team is not None and team.leader is None:
         team.follow(runner)
@@ -153,7 +152,6 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
         vocab_size=config.model.vocab_size,
         record_steps=options.record_steps,
         overlap=options.async_scheduling,
-        steps_together=options.decode_steps_per_dispatch,
     )
     if options.warmup == "full":
         runner.warm_up()

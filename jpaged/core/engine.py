@@ -12,10 +12,10 @@ from jpaged.config import CacheConfig, SchedulerConfig
 from jpaged.core.admission import Fit, RequestLimits, check_request, pages_needed
 from jpaged.core.baselines.reserved_cache import ReservedCache
 from jpaged.core.handoff import KVHandoff, PageMove
-from jpaged.core.lookahead import expecting, ids_to_come
+from jpaged.core.lookahead import expecting, sequences_to_go_on
 from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.request import FinishReason, Request, RequestMetrics
-from jpaged.core.roles import AsyncExecutor, BatchingExecutor, Clock, Executor, WallClock
+from jpaged.core.roles import AsyncExecutor, Clock, Executor, WallClock
 from jpaged.core.scheduler import Scheduler
 from jpaged.core.sequence import Sequence, SequenceGroup
 from jpaged.core.stats import EngineStats, as_dict
@@ -36,7 +36,6 @@ class Engine:
         max_num_waiting: int | None = None,
         record_steps: bool = False,
         overlap: bool = True,
-        steps_together: int = 1,
     ) -> None:
         self.scheduler = Scheduler(scheduler_config, cache_config)
         self.executor = executor
@@ -57,9 +56,6 @@ class Engine:
         self._num_added = 0
         # A record is of one plan at a time, with every id before it known.
         self._overlap = overlap and not record_steps
-        batches = self.plans_ahead and isinstance(executor, BatchingExecutor)
-        self._steps_together = steps_together if batches else 1
-        self.scheduler.most_in_flight = 2 * self._steps_together
         self._in_flight: deque[tuple[SchedulerOutput, Any]] = deque()
         self.schedule_time = self.update_time = 0.0
 
@@ -110,8 +106,8 @@ class Engine:
         """Run one step and return what it gave; an empty list when there is nothing to do.
 
         Where it changes nothing, the next step is planned and handed over before this one's result has come, so that
-        an AsyncExecutor never waits for the host; a BatchingExecutor gets up to `steps_together` decode steps at once.
-        If the step fails, every unfinished request is aborted before the exception goes on.
+        an AsyncExecutor never waits for the host. If the step fails, every unfinished request is aborted before the
+        exception goes on.
         """
         if not self.scheduler.has_unfinished:
             self._forget_plans()
@@ -121,10 +117,10 @@ class Engine:
         try:
             if not self._in_flight:
                 self._submit([])
-            if self.plans_ahead and len(self._in_flight) <= self._steps_together:
-                to_come = self._ids_to_come([])
-                if to_come:
-                    self._submit(to_come)
+            if self.plans_ahead:
+                going_on = sequences_to_go_on(self.scheduler, self._in_flight[-1][0])
+                if going_on:
+                    self._submit(going_on)
             plan, result = self._collect()
             collected = self.clock.now()
             deltas = self.scheduler.update(plan, result, collected)
@@ -140,33 +136,18 @@ class Engine:
         self.stats.host_time = self.schedule_time + self.update_time
         return deltas
 
-    def _submit(self, to_come: list[Sequence]) -> None:
-        """Plan a step, or several decode steps, and start them, where the executor can; ids `to_come` are unknown."""
-        plans = [self._plan(to_come)]
-        while len(plans) < self._steps_together and plans[-1].is_decode and (to_come := self._ids_to_come(plans)):
-            plans.append(self._plan(to_come))
-        executor = self.executor
-        if len(plans) > 1:
-            assert isinstance(executor, BatchingExecutor)
-            self._in_flight.extend(zip(plans, executor.submit_together(plans), strict=True))
-        else:
-            started = executor.submit(plans[0]) if isinstance(executor, AsyncExecutor) else None
-            self._in_flight.append((plans[0], started))
-
-    def _ids_to_come(self, more: list[SchedulerOutput]) -> list[Sequence]:
-        """As `ids_to_come`, for the plans that are in flight and `more`, which will be."""
-        return ids_to_come(self.scheduler, [*(plan for plan, _ in self._in_flight), *more])
-
-    def _plan(self, to_come: list[Sequence]) -> SchedulerOutput:
+    def _submit(self, going_on: list[Sequence]) -> None:
+        """Plan a step and start it, where the executor can; the next ids of `going_on` are still being drawn."""
         start = self.clock.now()
-        with expecting(to_come):
+        with expecting(going_on):
             plan = self.scheduler.schedule(start)
             self.stats.after_schedule(plan, self.scheduler)
             if self.recorder is not None:
                 self.recorder.record(plan, start)
         self.schedule_time += self.clock.now() - start
         self.stats.host_time = self.schedule_time + self.update_time
-        return plan
+        executor = self.executor
+        self._in_flight.append((plan, executor.submit(plan) if isinstance(executor, AsyncExecutor) else None))
 
     def _collect(self) -> tuple[SchedulerOutput, StepResult]:
         """The earliest plan in flight and what it gave; a plan that no executor has started is run now."""

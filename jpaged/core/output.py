@@ -90,12 +90,6 @@ class SchedulerOutput:
         """Tokens that the step computes."""
         return sum(row.num_tokens for row in self.rows)
 
-    @property
-    def is_decode(self) -> bool:
-        """Whether each row computes one token and draws the next, and no sequence comes in and no page moves first."""
-        moves = self.admitted or self.copies or self.swapped_out or self.swapped_in
-        return not moves and 0 < len(self.rows) == len(self.samples) == self.num_tokens
-
 
 class TokenLogprobs(NamedTuple):
     """The log probability and rank (1 is the most likely) of one token, and the most likely ids beside it."""

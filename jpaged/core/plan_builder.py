@@ -5,7 +5,7 @@ Promises: `finish` freezes all of it; the budget never falls below zero.
 Must not know: why a sequence is scheduled.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jpaged.core.output import (
     AdmittedSequence,
@@ -18,7 +18,7 @@ from jpaged.core.output import (
 )
 from jpaged.core.sequence import Sequence, SequenceGroup
 
-_new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_new = tuple.__new__
 
 
 class Target(NamedTuple):

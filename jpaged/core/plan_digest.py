@@ -1,15 +1,31 @@
 """A name for the decisions of a run: two runs that decided alike have equal digests.
 
-Lives here: PlanDigest.
-Promises: it takes in every decision of every plan; a step that only goes on as the one before adds to a count, so
-several such steps can be taken in at once.
-Must not know: executors, times.
+Every decision of every plan is in it; a step that only goes on as the one before adds to a count.
+
+The encoding, version 1: SHA-256 over the UTF-8 bytes of repr((step, facts)) of each plan that has facts, then of
+"N steps"; the first 16 hexadecimal digits. `facts` are (key, value) pairs, sorted by key, of those that are not empty:
+
+    "admitted"     [(lane, request id, index, number of token ids), ...]
+    "chunks"       [(lane, start, number of tokens), ...] but for one token of a sequence that was there before
+    "copies"       [(source page, target page), ...]
+    "grants"       [(lane, column, (page, ...)), ...]
+    "preempted"    (request id, ...)
+    "samples"      [(row, lane), ...] unless each row is sampled once, in order
+    "slots"        (lane, ...) of the rows, where they are not those of the step before
+    "swapped_in"   [(device page, host page), ...]
+    "swapped_out"  likewise
+
+A lane is a sequence's index in the executor's batch, a row its index in the step's; "slots" is a name of old. All are
+plain tuples, integers and strings: no name of a record or a field gets into the bytes, so renaming one changes no
+digest.
 """
 
 import hashlib
 from collections.abc import Iterable
 
 from jpaged.core.output import PageGrant, SchedulerOutput
+
+ENCODING_VERSION = 1
 
 
 class PlanDigest:
@@ -33,16 +49,18 @@ class PlanDigest:
         newcomers = {admitted.row_slot for admitted in plan.admitted}
         chunks = [row for row in plan.rows if row.num_tokens != 1 or row.row_slot in newcomers]
         if chunks:
-            facts["chunks"] = [tuple(row) for row in chunks]
+            facts["chunks"] = [(row.row_slot, row.start, row.num_tokens) for row in chunks]
         if [sample.row for sample in plan.samples] != list(range(len(slots))):
-            facts["samples"] = [tuple(sample) for sample in plan.samples]
+            facts["samples"] = [(sample.row, sample.row_slot) for sample in plan.samples]
         if plan.admitted:
             facts["admitted"] = [(a.row_slot, a.request_id, a.index, len(a.token_ids)) for a in plan.admitted]
-        for name in ("copies", "swapped_out", "swapped_in"):
-            if pairs := getattr(plan, name):
-                facts[name] = [tuple(pair) for pair in pairs]
+        if plan.copies:
+            facts["copies"] = [(copy.source, copy.target) for copy in plan.copies]
+        for name, swaps in (("swapped_out", plan.swapped_out), ("swapped_in", plan.swapped_in)):
+            if swaps:
+                facts[name] = [(swap.device, swap.host) for swap in swaps]
         if plan.preempted:
-            facts["preempted"] = plan.preempted
+            facts["preempted"] = tuple(plan.preempted)
         self._take(plan.step, plan.grants, facts)
 
     def add_decode_step(self, step: int, slots: tuple[int, ...], grants: Iterable[PageGrant]) -> None:
@@ -60,7 +78,7 @@ class PlanDigest:
 
     def _take(self, step: int, grants: Iterable[PageGrant], facts: dict[str, object]) -> None:
         self.num_steps += 1
-        granted = [tuple(grant) for grant in grants]
+        granted = [(grant.row_slot, grant.column, tuple(grant.pages)) for grant in grants]
         if granted:
             facts["grants"] = granted
         if facts:

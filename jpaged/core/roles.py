@@ -1,12 +1,11 @@
 """What an engine is given, as roles: who runs its plans and who tells the time.
 
-Lives here: Executor, AsyncExecutor, BatchingExecutor, Clock, and the clock of the machine.
+Lives here: Executor, AsyncExecutor, Clock, and the clock of the machine.
 Promises: nobody has to inherit from anything here.
 Must not know: engines, devices, simulations.
 """
 
 import time
-from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from jpaged.core.output import SchedulerOutput, StepResult
@@ -30,18 +29,6 @@ class AsyncExecutor(Executor, Protocol):
 
     def collect(self, step: Any) -> StepResult:
         """What the step gave. Returns when the host has the ids."""
-        ...
-
-
-@runtime_checkable
-class BatchingExecutor(AsyncExecutor, Protocol):
-    """One that can take several decode steps in one dispatch."""
-
-    def submit_together(self, plans: Sequence[SchedulerOutput]) -> Sequence[Any]:
-        """Start the plans one after another, and return for each what `collect` wants.
-
-        All but the last are decode steps (`is_decode`); each may read ids that those before it draw.
-        """
         ...
 
 

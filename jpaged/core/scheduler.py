@@ -45,7 +45,6 @@ class Scheduler:
         self._num_swapped = 0
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._in_flight: deque[PlanBuilder] = deque()
-        self.most_in_flight = 2
         self.exchange = Exchange(self)
 
     @property
@@ -73,12 +72,9 @@ class Scheduler:
         insort(self.waiting, group, key=self._rank)
 
     def schedule(self, now: float = 0.0) -> SchedulerOutput:
-        """The plan of the next step. Every plan wants one `update`, in order; `most_in_flight` may wait for theirs.
-
-        A row slot tells a stale result from a live one only if its sequence cannot have left and come back meanwhile:
-        with more than two in flight, nobody may come in or be preempted (lookahead.py sees to that).
-        """
-        assert len(self._in_flight) < self.most_in_flight, f"{self.most_in_flight} plans wait for their update already"
+        """The plan of the next step. Every plan wants one `update`, in the same order; at most two may wait for it."""
+        # A row slot tells a stale result from a live one only if its sequence cannot have left and come back meanwhile.
+        assert len(self._in_flight) < 2, "two plans wait for their update already"
         plan = PlanBuilder(self.num_steps, self.config.max_num_batched_tokens)
         plan.copies.extend(self.cache.take_copies())
         self._schedule_running(plan)

@@ -9,7 +9,7 @@ Must not know: scheduling, text.
 import dataclasses
 import functools
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.running_step import RunningStep, running_step
 from jpaged.runtime.sampler import init_row_state, set_row
 from jpaged.runtime.stages import Stages
-from jpaged.runtime.step import copy_step, decode_steps, draw, forward
+from jpaged.runtime.step import copy_step, draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
 from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
@@ -55,14 +55,11 @@ class ModelRunner:
         attention_implementation: str | None = None,
         mesh: DeviceMesh | None = None,
         leader: Leader | None = None,
-        steps_together: int = 1,
     ) -> None:
         assert cache_config.num_pages is not None, "the number of pages is resolved before the runner is built"
         self.model = model
         self.mesh = mesh or DeviceMesh(ParallelConfig())
         self._leader = leader
-        self.steps_together = steps_together
-        assert steps_together == 1 or self.mesh.shards == 1, "steps go together on one device only"
         self.vocab_size = model_config.vocab_size
         self.max_stop_ids = MAX_STOP_TOKEN_IDS + len(model_config.eos_token_ids)
         num_slots = scheduler_config.max_num_seqs
@@ -109,9 +106,6 @@ class ModelRunner:
             donate_argnums=(1, 2),
         )
         self._draw = self.mesh.jit(functools.partial(draw, **sizes), EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
-        self._decode_steps = jax.jit(
-            functools.partial(decode_steps, model=model, **sizes), static_argnames=("shape",), donate_argnums=(1, 2)
-        )
         copy = functools.partial(copy_step, implementation=attention_implementation)
         self._copy = self.mesh.jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
         self._set_row = self.mesh.jit(set_row, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
@@ -128,32 +122,6 @@ class ModelRunner:
         with self._anew_after_failure():
             number = 0 if self._leader is None else self._leader.tell_plan(plan)
             return dataclasses.replace(self._submit(plan), number=number)
-
-    def submit_together(self, plans: Sequence[SchedulerOutput]) -> list[RunningStep]:
-        """Hand decode steps of one shape to the device in one dispatch, a power of two of them; other plans one by one.
-
-        If it fails, as `submit`.
-        """
-        steps: list[RunningStep] = []
-        while len(steps) < len(plans):
-            shape, count = self._together(plans[len(steps) :])
-            part = plans[len(steps) : len(steps) + count]
-            if count == 1:
-                steps.append(self.submit(part[0]))
-                continue
-            with self._anew_after_failure():
-                steps += self._submit_together(part, shape)
-        return steps
-
-    def _together(self, plans: Sequence[SchedulerOutput]) -> tuple[StepShape, int]:
-        """The shape of the first plan, and how many of the plans, from it on, go to the device together."""
-        shape = self.mirror.fit(plans[0], self.buckets)
-        alike = 0
-        for plan in plans[: self.steps_together]:
-            if not plan.is_decode or not shape.decode or self.mirror.fit(plan, self.buckets) != shape:
-                break
-            alike += 1
-        return shape, 1 << max(alike.bit_length() - 1, 0)
 
     def collect(self, step: RunningStep) -> StepResult:
         """What a step drew, once it is there, whatever was submitted after it. If the step failed, as `submit`."""
@@ -189,25 +157,6 @@ class ModelRunner:
                 self._last_ids = sampled.token_ids
                 return running_step(plan, self.mirror, sampled, outputs.prompt)
 
-    def _submit_together(self, plans: Sequence[SchedulerOutput], shape: StepShape) -> list[RunningStep]:
-        span = self.stages.span
-        with jax.profiler.StepTraceAnnotation("steps", step_num=plans[0].step):
-            with span("pack"):
-                packed: list[tuple[np.ndarray, np.ndarray]] = []
-                for plan in plans:
-                    for grant in plan.grants:
-                        self.mirror.grant(grant)
-                    packed.append(self.mirror.pack(plan, shape))
-                stacked = tuple(np.stack(arrays) for arrays in zip(*packed, strict=True))
-            with span("transfer"):
-                ints, floats = self.mesh.put(stacked)
-            program = self._together_program(shape, len(plans))
-            self._note_idle()
-            with span("dispatch"):
-                self.kv_pages, self.state, sampled = program(self.params, self.kv_pages, self.state, ints, floats)
-                self._last_ids = sampled.token_ids
-                return [running_step(plan, self.mirror, sampled, None, part=i) for i, plan in enumerate(plans)]
-
     @property
     def host_time(self) -> float:
         """Seconds so far in which the host packed, sent, started and fetched."""
@@ -241,8 +190,6 @@ class ModelRunner:
         for shape in self.buckets.all():
             self._forward_program(shape)
             self._draw_program(shape.num_samples)
-            for count in self._sizes_together if shape.decode else ():
-                self._together_program(shape, count)
         self._copy_program()
         self._set_row_program()
         if self.host_pages is not None:
@@ -275,19 +222,6 @@ class ModelRunner:
             return self._draw.lower(self.state, logits, ints, floats)
 
         return self.programs.get(f"draw[Q={num_samples}]", lower)
-
-    @property
-    def _sizes_together(self) -> list[int]:
-        """How many steps may go together: the powers of two from 2 on."""
-        return [1 << i for i in range(1, self.steps_together.bit_length())]
-
-    def _together_program(self, shape: StepShape, count: int) -> Any:
-        def lower() -> Any:
-            ints = self.mesh.shape((count, shape.num_ints))
-            floats = self.mesh.shape((count, len(SAMPLE_FLOATS) * shape.num_samples), jnp.float32)
-            return self._decode_steps.lower(self.params, self.kv_pages, self.state, ints, floats, shape=shape)
-
-        return self.programs.get(f"{count} x {shape}", lower)
 
     def _copy_program(self) -> Any:
         pairs = self.mesh.shape((2, self._num_copies))

@@ -31,29 +31,23 @@ class PromptPart(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RunningStep:
     """The arrays that a submitted step will fill, how many logprobs each sample wants (-1: none), and which of the
-    prompt's are wanted. `number` is what other processes know the step by. `part`: the arrays are of several steps, of
-    which this is that one."""
+    prompt's are wanted. `number` is what other processes know the step by."""
 
     sampled: SampleOutputs
     prompt: Any
     wanted: tuple[int, ...]
     prompt_parts: tuple[PromptPart, ...]
     number: int = 0
-    part: int | None = None
 
     def result(self) -> StepResult:
         """Wait for the step, and give what the plan's samples drew."""
-        token_ids: np.ndarray = self._fetched(self.sampled.token_ids)
+        token_ids: np.ndarray = jax.device_get(self.sampled.token_ids)
         return StepResult(tuple(token_ids[: len(self.wanted)].tolist()), self._logprobs(), self._prompt_logprobs())
-
-    def _fetched(self, arrays: Any) -> Any:
-        fetched = jax.device_get(arrays)
-        return fetched if self.part is None else jax.tree.map(lambda array: array[self.part], fetched)
 
     def _logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
         if all(n < 0 for n in self.wanted):
             return None
-        table = self._fetched(self.sampled)
+        table = jax.device_get(self.sampled)
         return tuple(_token_logprobs(table, i, n) if n >= 0 else None for i, n in enumerate(self.wanted))
 
     def _prompt_logprobs(self) -> tuple[PromptLogprobs, ...]:
@@ -70,13 +64,11 @@ class RunningStep:
         )
 
 
-def running_step(
-    plan: SchedulerOutput, mirror: RowMirror, sampled: SampleOutputs, prompt: Any, part: int | None = None
-) -> RunningStep:
+def running_step(plan: SchedulerOutput, mirror: RowMirror, sampled: SampleOutputs, prompt: Any) -> RunningStep:
     """The step of `plan`, which was packed from `mirror` as it is now. `prompt` is None where no shape has targets."""
     wanted = tuple(mirror.ints["num_logprobs"][[sample.row_slot for sample in plan.samples]].tolist())
     parts = () if prompt is None else tuple(_prompt_parts(plan, mirror))
-    return RunningStep(sampled, prompt, wanted, parts, part=part)
+    return RunningStep(sampled, prompt, wanted, parts)
 
 
 def _prompt_parts(plan: SchedulerOutput, mirror: RowMirror) -> list[PromptPart]:

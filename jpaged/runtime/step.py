@@ -1,9 +1,7 @@
-"""The step, as pure functions: `forward` from tokens to logits, `draw` from logits to ids, `copy_step` before both;
-`decode_steps` is several of them.
+"""The step, as pure functions: `forward` from tokens to logits, `draw` from logits to ids, `copy_step` before both.
 
 Lives here: what is compiled. A step is two programs because the sampler takes longer to compile than the model and
 depends on the number of logits rows alone: a handful of samplers serve every shape, model and page size.
-`decode_steps` has a sampler of its own in every shape.
 Promises: pool and row state are donated; nothing goes to the host; all that varies within a shape is data.
 Must not know: plans, buckets, when it is compiled.
 """
@@ -97,32 +95,6 @@ def draw(
     sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
     valid = sampling.row_slots < state.last_ids.shape[0] - 1
     return record_samples(state, sampling.row_slots, sampled.token_ids, valid), sampled
-
-
-def decode_steps(
-    params: Any,
-    kv_pages: KVPages,
-    state: RowState,
-    ints: Int[Array, "S I"],
-    floats: Float[Array, "S F"],
-    *,
-    model: Any,
-    shape: StepShape,
-    vocab_size: int,
-    max_logprobs: int,
-) -> tuple[KVPages, RowState, SampleOutputs]:
-    """`S` decode steps of one shape, one after another: what each gives is stacked on a leading axis."""
-    sizes = {"vocab_size": vocab_size, "max_logprobs": max_logprobs}
-
-    def step(carry: tuple[KVPages, RowState], packed: tuple[Array, Array]) -> tuple[Any, SampleOutputs]:
-        kv_pages, state, outputs = forward(params, *carry, packed[0], model=model, shape=shape, **sizes)
-        # As between two programs: fused with the sampler the logits might be summed in another order.
-        logits = lax.optimization_barrier(outputs.logits)
-        state, sampled = draw(state, logits, outputs.sample_ints, packed[1], **sizes)
-        return (kv_pages, state), sampled
-
-    (kv_pages, state), sampled = lax.scan(step, (kv_pages, state), (ints, floats))
-    return kv_pages, state, sampled
 
 
 def copy_step(kv_pages: KVPages, pairs: Int[Array, "2 R"], *, implementation: str | None = None) -> KVPages:

@@ -2,7 +2,6 @@
 
 import random
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ class AsyncOracle(OracleExecutor):
         super().__init__(num_pages, page_size)
         self.running: deque[StepResult] = deque()
         self.num_ahead = 0
-        self.most_running = 2
         self.fails_in: int | None = None
 
     def submit(self, plan: SchedulerOutput) -> StepResult:
@@ -34,7 +32,7 @@ class AsyncOracle(OracleExecutor):
         for admitted in plan.admitted:
             assert UNKNOWN not in admitted.token_ids
         self.num_ahead += bool(self.running)
-        assert len(self.running) < self.most_running
+        assert len(self.running) < 2
         self.running.append(self.execute(plan))
         return self.running[-1]
 
@@ -50,31 +48,12 @@ class AsyncOracle(OracleExecutor):
         return first
 
 
-class BatchingOracle(AsyncOracle):
-    """One that is given several plans at once; it notes how many, and that all but the last were decode steps."""
-
-    def __init__(self, num_pages: int, page_size: int, steps_together: int) -> None:
-        super().__init__(num_pages, page_size)
-        self.most_running = 2 * steps_together
-        self.sizes: list[int] = []
-
-    def submit_together(self, plans: Sequence[SchedulerOutput]) -> list[StepResult]:
-        """Start the plans."""
-        assert len(plans) > 1 and all(plan.is_decode for plan in plans[:-1])
-        self.sizes.append(len(plans))
-        return [self.submit(plan) for plan in plans]
-
-
-def engine(overlap: bool = True, num_pages: int = 64, steps_together: int = 1, **options: Any) -> Engine:
+def engine(overlap: bool = True, num_pages: int = 64, **options: Any) -> Engine:
     scheduler = SchedulerConfig(
         **{"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 48, **options}  # pyright: ignore
     )
     cache = CacheConfig(num_pages=num_pages, page_size=PAGE_SIZE, watermark=0.0)
-    if steps_together == 1:
-        executor = AsyncOracle(num_pages, PAGE_SIZE)
-    else:
-        executor = BatchingOracle(num_pages, PAGE_SIZE, steps_together)
-    return Engine(scheduler, cache, executor, vocab_size=16, overlap=overlap, steps_together=steps_together)
+    return Engine(scheduler, cache, AsyncOracle(num_pages, PAGE_SIZE), vocab_size=16, overlap=overlap)
 
 
 def request(name: str, prompt: tuple[int, ...], *, eos: tuple[int, ...] = (), **params: Any) -> Request:
@@ -114,53 +93,21 @@ def mixed(count: int, eos: tuple[int, ...]) -> list[Request]:
 
 @pytest.mark.parametrize("eos", [(), (3, 5)])
 @pytest.mark.parametrize("num_pages", [64, 20])
-@pytest.mark.parametrize("steps_together", [1, 2, 8])
-def test_what_users_get_is_the_same(eos, num_pages, steps_together):
-    ahead, after = engine(num_pages=num_pages, steps_together=steps_together), engine(False, num_pages=num_pages)
+def test_what_users_get_is_the_same(eos, num_pages):
+    ahead, after = engine(num_pages=num_pages), engine(False, num_pages=num_pages)
     assert run(ahead, mixed(12, eos)) == run(after, mixed(12, eos))
     assert ahead.executor.num_ahead > 10  # pyright: ignore
     assert after.executor.num_ahead == 0  # pyright: ignore
 
 
-@pytest.mark.parametrize("steps_together", [1, 4])
-def test_plans_are_the_same_where_only_lengths_end_sequences(steps_together):
-    ahead, after = engine(steps_together=steps_together), engine(False)
+def test_plans_are_the_same_where_only_lengths_end_sequences():
+    ahead, after = engine(), engine(False)
     for made in (ahead, after):
         run(made, mixed(12, ()))
     assert ahead.executor.plans == after.executor.plans  # pyright: ignore
     assert ahead.stats_dict().items() - after.stats_dict().items() <= {
         item for item in ahead.stats_dict().items() if item[0].endswith("_ms") or item[0] == "host_ms_per_step"
     }
-
-
-def test_decode_steps_go_together_up_to_the_last_one_of_a_sequence():
-    made = engine(steps_together=4)
-    run(made, [request("a", (1, 2, 3), max_tokens=12), request("b", (4, 5, 6), max_tokens=20)])
-    # The prompts' step draws the first tokens and goes alone; "a" ends with the 11th decode step, "b" with the 19th.
-    assert made.executor.sizes == [4, 4, 3, 4, 4]  # pyright: ignore
-    assert made.executor.num_ahead > 0  # pyright: ignore
-
-
-@pytest.mark.parametrize("steps_together", [1, 4])
-def test_what_an_abort_leaves_in_flight_reaches_nobody(steps_together):
-    for moment in range(1, 12):
-        made = engine(steps_together=steps_together)
-        for name, prompt in (("a", (1, 2, 3)), ("b", (4, 5, 6))):
-            made.add(request(name, prompt, max_tokens=30))
-        before = [delta for _ in range(moment) for delta in made.step()]
-        made.abort("a")
-        rest = run(made, [request("c", (7, 8), max_tokens=8)])
-        alone = run(engine(False), [request("c", (7, 8), max_tokens=8)])
-        other = run(engine(False), [request("b", (4, 5, 6), max_tokens=30)])["b", 0]
-        assert rest["c", 0] == alone["c", 0]
-        assert [d for d in before if d.request_id == "b"] + rest["b", 0] == other
-
-
-def test_an_executor_that_takes_one_step_at_a_time_is_given_one():
-    scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=48)
-    executor = AsyncOracle(64, PAGE_SIZE)
-    made = Engine(scheduler, CacheConfig(num_pages=64, page_size=PAGE_SIZE), executor, vocab_size=16, steps_together=4)
-    assert run(made, mixed(6, ())) == run(engine(False), mixed(6, ()))
 
 
 def test_a_sequence_that_stops_leaves_a_row_without_a_result():

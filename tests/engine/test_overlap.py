@@ -53,41 +53,6 @@ def test_whatever_is_asked_for_the_answers_are_the_same():
     assert unwatched.ahead == 0
 
 
-@pytest.mark.parametrize("steps", [2, 8])
-def test_steps_that_go_to_the_device_together_give_the_same(steps):
-    alone = tiny_llm(num_pages=128, page_size=4)
-    together = tiny_llm(num_pages=128, page_size=4, decode_steps_per_dispatch=steps)
-    assert everything(together) == everything(alone)
-    names = [name for name in together.runner.programs.texts() if name.startswith(f"{steps} x ")]
-    assert names, "steps went together"
-    temp = together.runner.programs.temp_bytes()
-    assert all(temp[name] < together.runner.kv_pages.nbytes for name in names), "the pool is not copied"
-
-
-def test_steps_that_go_together_among_few_pages_change_no_token():
-    after = tiny_llm(num_pages=16, page_size=4, watermark=0.0, async_scheduling=False)
-    together = tiny_llm(num_pages=16, page_size=4, watermark=0.0, decode_steps_per_dispatch=4)
-    assert generate(together, PROMPTS, ASKED) == generate(after, PROMPTS, ASKED)
-    assert together.stats()["num_preemptions_recompute"] > 0
-
-
-def test_a_dispatch_of_several_steps_that_fails_ends_what_was_in_it_and_nothing_after(monkeypatch):
-    llm = tiny_llm(num_pages=128, page_size=4, decode_steps_per_dispatch=4)
-    long = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
-    want = generate(llm, PROMPTS[:2], long)
-    program = llm.runner._together_program
-
-    def broken(shape, count):
-        raise RuntimeError("the device is gone")
-
-    monkeypatch.setattr(llm.runner, "_together_program", broken)
-    with pytest.raises(RuntimeError, match="the device is gone"):
-        llm.generate(PROMPTS[:2], long, use_tqdm=False)
-    assert not llm.engine.has_unfinished
-    monkeypatch.setattr(llm.runner, "_together_program", program)
-    assert generate(llm, PROMPTS[:2], long) == want
-
-
 def test_few_pages_change_no_token():
     after = tiny_llm(num_pages=16, page_size=4, watermark=0.0, async_scheduling=False)
     ahead = tiny_llm(num_pages=16, page_size=4, watermark=0.0)
@@ -122,11 +87,6 @@ def test_every_stage_of_a_step_is_timed():
     [
         ({"warmup": "maybe"}, "warmup='maybe': choose one of lazy, full"),
         ({"async_scheduling": 1}, "async_scheduling=1: must be True or False"),
-        ({"decode_steps_per_dispatch": 0}, "decode_steps_per_dispatch=0"),
-        ({"decode_steps_per_dispatch": 6}, "decode_steps_per_dispatch=6: give a power of two"),
-        ({"decode_steps_per_dispatch": 4, "async_scheduling": False}, "needs async_scheduling=True, not False"),
-        ({"decode_steps_per_dispatch": 4, "record_steps": True}, "needs record_steps=False, not True"),
-        ({"decode_steps_per_dispatch": 4, "tensor_parallel_size": 2}, "needs tensor_parallel_size=1, not 2"),
     ],
 )
 def test_an_unknown_choice_is_refused(options, said):
@@ -135,7 +95,7 @@ def test_an_unknown_choice_is_refused(options, said):
 
 
 def test_a_full_warm_up_leaves_nothing_to_compile():
-    llm = tiny_llm(num_pages=128, page_size=4, warmup="full", kv_memory="auto", decode_steps_per_dispatch=4)
+    llm = tiny_llm(num_pages=128, page_size=4, warmup="full", kv_memory="auto")
     programs = llm.stats()["compiled_programs"]
     everything(llm)
     assert llm.stats()["compiled_programs"] == programs

@@ -57,10 +57,10 @@ def test_greedy_ids_are_the_same_alone_and_in_a_batch_of_16():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_log_probabilities_are_bit_for_bit_the_same_among_any_number_and_by_several_steps_a_dispatch(dtype):
+def test_log_probabilities_are_bit_for_bit_the_same_among_any_number(dtype):
     params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2)
     options = {"dtype": dtype, "enable_prefix_caching": False}
-    llm, together = engine(**options), engine(**options, decode_steps_per_dispatch=4)
+    llm = engine(**options)
     # Else a step of 2 or 4 rows would run in a larger shape that is compiled already.
     for shape in llm.runner.buckets.all():
         if shape.decode:
@@ -73,8 +73,6 @@ def test_log_probabilities_are_bit_for_bit_the_same_among_any_number_and_by_seve
     among_ten = answers(llm, 10)
     for count in (1, 3):
         assert answers(llm, count) == among_ten[:count], f"{count} at once"
-    assert answers(together, 10) == among_ten
-    assert answers(together, 3) == among_ten[:3]
 
 
 @pytest.mark.parametrize("chunk", [8, 64, None])

@@ -76,7 +76,7 @@ def test_done_names_every_file_with_its_digest(recorded: Path) -> None:
 
 def test_provenance_says_which_code_inputs_and_machine(recorded: Path) -> None:
     facts = json.loads((recorded / "provenance.json").read_text())
-    assert facts["schema_version"] == 1
+    assert facts["schema_version"] == 2
     assert facts["workload_sha256"] == run_point(SMALL).workload.digest()
     assert facts["seeds"] == {"engine": 0, "workload": 0}
     assert facts["hostname"] and facts["python"] and facts["versions"]["numpy"]
