@@ -10,24 +10,37 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CACHE_DIR = "JAX_COMPILATION_CACHE_DIR"
 
+# No test fails because the machine is slow or busy; where CI says so, the examples are the same in every run.
+settings.register_profile(
+    "jpaged",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("jpaged")
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Give the run one cache of compiled programs, unless the user has chosen one; workers and processes inherit it."""
-    if CACHE_DIR in os.environ:
-        return
-    folder = tempfile.mkdtemp(prefix="jpaged-programs-")
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+# One cache of compiled programs for the run, unless the user has chosen one. Workers and processes inherit it; it is set
+# here, since JAX reads it when it is imported.
+OWN_CACHE = None if CACHE_DIR in os.environ else tempfile.mkdtemp(prefix="jpaged-programs-")
+if OWN_CACHE is not None:
     os.environ |= {
-        CACHE_DIR: folder,
+        CACHE_DIR: OWN_CACHE,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that has made the cache removes it."""
+    if OWN_CACHE is not None:
+        config.add_cleanup(lambda: shutil.rmtree(OWN_CACHE, ignore_errors=True))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,18 +3,28 @@
 The goldens are greedy ids in float32 (see tests/golden). Where ours may differ at all is a tie: see `compare`.
 """
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
 
 from jpaged import LLM, SamplingParams
+from jpaged.runtime import mesh
 
 pytestmark = pytest.mark.slow
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "fixtures" / "smollm2_greedy.json").read_text())["prompts"]
 PROMPTS = [golden["prompt_ids"] for golden in GOLDENS]
 TIE = 1e-4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def weights_are_read_once():
+    """Engines of one dtype share their weights: reading them takes longer than many a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mesh, "load_params", functools.cache(mesh.load_params))
+        yield
 
 
 def engine(**options) -> LLM:

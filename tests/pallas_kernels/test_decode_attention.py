@@ -167,7 +167,7 @@ def _with_first_row_of(single, case) -> np.ndarray:
 @pytest.mark.parametrize(("num_kv_heads", "group"), [(1, 1), (1, 3), (3, 3), (4, 1), (8, 1), (8, 2)])
 def test_xla_gives_a_row_the_same_bits_in_a_step_of_any_size(num_kv_heads, group, dtype):
     lengths = [int(n) for n in np.random.default_rng(1).integers(0, 400, 40)]
-    case = build_case(lengths, num_kv_heads=num_kv_heads, group=group, head_dim=64, dtype=dtype)
+    case = build_case(lengths, num_kv_heads=num_kv_heads, group=group, head_dim=64, num_layers=2, dtype=dtype)
     q, kv, tables, context_lens = case.decode
 
     # The pool is an argument, as in an engine: a constant would be folded into every program, at the cost of seconds.
