@@ -3,10 +3,13 @@
 A program that one test has compiled is read from disk by every other test, worker and process of the same run.
 """
 
+import gc
 import os
 import resource
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +29,8 @@ settings.register_profile(
 )
 settings.load_profile("jpaged")
 
-# One cache of compiled programs for the run, unless the user has chosen one. Workers and processes inherit it; it is set
-# here, since JAX reads it when it is imported.
+# One cache of compiled programs for the run, unless the user has chosen one. Workers and processes inherit it; it is
+# set here, since JAX reads it when it is imported.
 OWN_CACHE = None if CACHE_DIR in os.environ else tempfile.mkdtemp(prefix="jpaged-programs-")
 if OWN_CACHE is not None:
     os.environ |= {
@@ -49,6 +52,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
     largest = max(own.ru_maxrss, others.ru_maxrss) / 2**20
     terminalreporter.write_line(f"{seconds / 60:.1f} CPU minutes; the largest process took {largest:.1f} GiB")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_is_let_go(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a module its cached engines go; in a process that has grown, compiled programs go with them."""
+    yield
+    for value in list(vars(request.module).values()):
+        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
+            value.cache_clear()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if resident > 2**30 and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
