@@ -11,7 +11,7 @@ from typing import Any
 from ray import serve
 
 from jpaged import LLM, SamplingParams
-from jpaged.core.request import RequestOutput
+from jpaged.core.requests.request import RequestOutput
 
 
 @serve.deployment(max_ongoing_requests=64)

@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jpaged.config import (
+from jpaged.config.engine import (
     DTYPES,
     KV_CACHE_DTYPES,
     LOAD_FORMATS,
@@ -22,7 +22,7 @@ from jpaged.config import (
     require_int,
     require_text,
 )
-from jpaged.core.baselines.presets import PRESETS
+from jpaged.core.scheduling.presets import PRESETS
 from jpaged.workloads import WorkloadSpec
 
 EXECUTORS = ("sim", "jax")

@@ -13,11 +13,11 @@ from typing import Any
 from experiments.config import ExperimentConfig
 from experiments.point import Point, collect, pin_prefix, requests_of, simulate, workload_of
 from experiments.resolve import device_configs
-from jpaged.config import CacheConfig, EngineConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, EngineConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import MonotonicClock, OpenLoop
-from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
-from jpaged.loading import EngineOptions, LoadedEngine
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.serving.loading import EngineOptions, LoadedEngine
 from jpaged.sim.cost_model import TableCostModel
 from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.work import StepWork
@@ -110,7 +110,7 @@ def follow(config: ExperimentConfig, log: Mapping[str, Sequence[int]], facts: Ma
 
 def load_for(config: ExperimentConfig) -> LoadedEngine:
     """The model of a config with an engine under its policy. Raises ValueError for anything that a user can mend."""
-    from jpaged.loading import build_engine
+    from jpaged.serving.loading import build_engine
     from models import load_config, resolve_source
 
     section = config.cache

@@ -15,7 +15,7 @@ from experiments.config import CacheSection, ExperimentConfig, HardwareSection, 
 from experiments.point import requests_of
 from experiments.resolve import engine_configs, preset
 from experiments.traces import TRACES
-from jpaged.core.request import RequestMetrics
+from jpaged.core.requests.request import RequestMetrics
 from jpaged.fleet.router import Router
 from jpaged.sim.fleet import DecodePool, FleetLoop
 from jpaged.sim.links import link_named

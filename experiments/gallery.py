@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, StepResult, TokenLogprobs
-from jpaged.core.request import Request, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.sequence import Sequence
-from jpaged.core.step_records import StepRecord
+from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.requests.request import Request, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.sequence import Sequence
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
 
 # The paper counts blocks from 0; page 0 of a pool is the null page, so its block b is page b + 1 here.
 PAGE_SIZE = 4
@@ -43,11 +43,11 @@ class Scripted:
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """The scripted ids; beams get as many likely continuations as are to survive."""
         for admitted in plan.admitted:
-            self._seats[admitted.row_slot] = (admitted.index, admitted.params.logprobs or 0)
+            self._seats[admitted.lane] = (admitted.index, admitted.params.logprobs or 0)
         answer = self._answers(plan.step)
         if answer.survivors is None:
             return StepResult(answer.token_ids)
-        logprobs = tuple(_likely(answer.survivors, *self._seats[sample.row_slot]) for sample in plan.samples)
+        logprobs = tuple(_likely(answer.survivors, *self._seats[sample.lane]) for sample in plan.samples)
         return StepResult(tuple(entry.top_ids[0] for entry in logprobs), logprobs)
 
 

@@ -24,7 +24,7 @@ import optax
 
 from jpaged import LLM, SamplingParams
 from jpaged.runtime.memory import pool_dtype
-from jpaged.tokenizer import load_tokenizer
+from jpaged.text.tokenizer import load_tokenizer
 from models import StepInputs, build_model, load_config, load_params, resolve_source
 from pallas_kernels import KVPages, allocate
 

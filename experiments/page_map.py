@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from jpaged.bench.scripted import ScriptedExecutor
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
-from jpaged.core.step_records import StepRecord
+from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
 
 SYSTEM_PROMPT = tuple(range(1, 14))
 # Own prompt tokens, samples, output tokens of each request. The first has the system prompt alone, and comes before.
@@ -51,7 +51,7 @@ def records() -> list[StepRecord]:
 
 
 if __name__ == "__main__":
-    from jpaged.plots import page_map
+    from jpaged.observing.page_map import page_map
 
     if len(sys.argv) != 2:
         sys.exit("usage: python -m experiments.page_map FILE.png")

@@ -13,11 +13,11 @@ import numpy as np
 from experiments.config import ExperimentConfig
 from experiments.resolve import cost_model, engine_configs, preset
 from experiments.traces import TRACES
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import OpenLoop
-from jpaged.core.request import Request, RequestMetrics, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.request import Request, RequestMetrics, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel, TableCostModel
 from jpaged.sim.executor import SimExecutor

@@ -16,7 +16,7 @@ from typing import Any
 
 from experiments.config import ExperimentConfig
 from experiments.point import Point
-from jpaged.core.plan_digest import ENCODING_VERSION
+from jpaged.core.observe.plan_digest import ENCODING_VERSION
 
 # Raised whenever a file of a run folder changes its columns or keys.
 SCHEMA_VERSION = 2

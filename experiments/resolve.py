@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from experiments.config import ExperimentConfig
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.baselines.presets import with_policy
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.scheduling.presets import with_policy
 from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.cost_model import CostModel, scaled
 from jpaged.sim.hardware import hardware_named

@@ -9,21 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jpaged.core.request import CompletionOutput, Logprob, RequestOutput
-    from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
-    from jpaged.llm import LLM
+    from jpaged.core.requests.request import CompletionOutput, Logprob, RequestOutput
+    from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+    from jpaged.serving.llm import LLM
 
 __version__ = "0.1.0"
 
 __all__ = ["LLM", "BeamSearchParams", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
 
 _HOMES = {
-    "LLM": "jpaged.llm",
-    "SamplingParams": "jpaged.core.sampling_params",
-    "BeamSearchParams": "jpaged.core.sampling_params",
-    "RequestOutput": "jpaged.core.request",
-    "CompletionOutput": "jpaged.core.request",
-    "Logprob": "jpaged.core.request",
+    "LLM": "jpaged.serving.llm",
+    "SamplingParams": "jpaged.core.requests.sampling_params",
+    "BeamSearchParams": "jpaged.core.requests.sampling_params",
+    "RequestOutput": "jpaged.core.requests.request",
+    "CompletionOutput": "jpaged.core.requests.request",
+    "Logprob": "jpaged.core.requests.request",
 }
 
 

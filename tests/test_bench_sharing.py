@@ -11,7 +11,7 @@ from jpaged.bench.host import allocator_ops, decode_steps
 from jpaged.bench.scripted import ScriptedExecutor
 from jpaged.bench.sharing import memory_saved, shared_prefix
 from jpaged.bench.workload import shaped
-from jpaged.cli import main
+from jpaged.cli.main import main
 from tests.engine.tiny import tiny_llm
 
 

@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jpaged import LLM, SamplingParams
-from jpaged.cli import main
+from jpaged.cli.main import main
 from tests.engine.tiny import TINY_LLAMA
 from tests.engine.tiny_text import write_text_model
 
 ENGINE = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 48}
 FLAGS = [part for name, value in ENGINE.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-PROGRAM = [sys.executable, "-c", "from jpaged.cli import main; main(prog_name='jpaged')"]
+PROGRAM = [sys.executable, "-c", "from jpaged.cli.main import main; main(prog_name='jpaged')"]
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, StepResult
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
-from jpaged.core.step_records import StepRecord
-from jpaged.plots import CACHED, COMMON, PALETTE, check_target, page_map
+from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
+from jpaged.observing.page_map import CACHED, COMMON, PALETTE, check_target, page_map
 
 
 class Answers:
@@ -54,7 +54,7 @@ def test_the_colours_of_a_map_are_those_of_who_holds_each_page(records: list[Ste
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 
-    from jpaged import plots
+    from jpaged.observing import page_map as plots
 
     axes = Figure().subplots()
     plots._draw_pages(axes, records, plots._colours(records), points_a_page=10)
@@ -85,7 +85,7 @@ def test_the_colours_of_a_map_are_those_of_who_holds_each_page(records: list[Ste
 
 def test_the_legend_names_only_what_is_in_the_picture(records: list[StepRecord]):
     pytest.importorskip("matplotlib")
-    from jpaged import plots
+    from jpaged.observing import page_map as plots
 
     labels = {handle.get_label() for handle in plots._legend(records, plots._colours(records))}
     assert {"request 0", "request 3", "shared by requests", "cached, idle", "copy-on-write", "evicted"} <= labels

@@ -6,8 +6,8 @@ import jax
 import pytest
 from click.testing import CliRunner
 
-from jpaged.cli import main
-from jpaged.profiling import check_profile, profiled
+from jpaged.cli.main import main
+from jpaged.observing.profiling import check_profile, profiled
 from tests.engine.tiny import TINY_LLAMA
 
 FLAGS = ["--model", TINY_LLAMA, "--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "32"]

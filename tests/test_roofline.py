@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from jpaged.bench import roofline as bench
 from jpaged.bench.roofline import Rates, StepParts, Work, roofline
-from jpaged.cli import main
+from jpaged.cli.main import main
 from tests.engine.tiny import TINY_LLAMA, tiny_llm
 
 FLAGS = ["--model", TINY_LLAMA, "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "48"]

@@ -1,4 +1,4 @@
-"""jpaged.text_stream on fake byte tokens and on the decoders of the tokenizers library.
+"""jpaged.text.text_stream on fake byte tokens and on the decoders of the tokenizers library.
 
 Promises: needs no model and no file.
 Must not know: any real vocabulary.
@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from jpaged.text_stream import TextStream
+from jpaged.text.text_stream import TextStream
 
 REPLACEMENT = "\ufffd"
 

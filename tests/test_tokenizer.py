@@ -1,4 +1,4 @@
-"""jpaged.tokenizer: Hugging Face folders and GGUF files made here, and SmolLM2's own file.
+"""jpaged.text.tokenizer: Hugging Face folders and GGUF files made here, and SmolLM2's own file.
 
 Promises: nothing is fetched but the default model's file, by the tests that need it.
 Must not know: models. The expected ids of SmolLM2 are in fixtures/smollm2_tokenizer.json.
@@ -19,9 +19,9 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jpaged import gguf_tokenizer
-from jpaged.text_stream import TextStream
-from jpaged.tokenizer import Tokenizer, load_tokenizer
+from jpaged.text import gguf_tokenizer
+from jpaged.text.text_stream import TextStream
+from jpaged.text.tokenizer import Tokenizer, load_tokenizer
 
 GOLDENS = json.loads((Path(__file__).parent / "fixtures" / "smollm2_tokenizer.json").read_text(encoding="utf-8"))
 
@@ -202,7 +202,7 @@ def test_a_path_that_is_neither_folder_nor_gguf_is_refused(tmp_path: Path):
 
 
 def test_importing_the_module_loads_nothing_heavy():
-    script = "import sys, jpaged.tokenizer, jpaged.text_stream; print(*sys.modules)"
+    script = "import sys, jpaged.text.tokenizer, jpaged.text.text_stream; print(*sys.modules)"
     root = Path(__file__).parent.parent
     out = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
     loaded = set(out.stdout.split())

@@ -69,7 +69,7 @@ def test_the_metadata_names_the_licence_the_python_and_the_program(wheel: Path):
         scripts = file.read("jpaged-0.1.0.dist-info/entry_points.txt").decode()
     for line in ("Name: jpaged", "License-Expression: Apache-2.0", "License-File: LICENSE", "Requires-Python: >=3.12"):
         assert line in metadata.splitlines()
-    assert "jpaged = jpaged.cli:main" in scripts
+    assert "jpaged = jpaged.cli.main:main" in scripts
 
 
 def test_the_wheel_imports_without_the_working_tree(program: Path, tmp_path: Path):

@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Ll
 from gguf.quants import dequantize, quantize
 from safetensors.numpy import save_file
 
-from jpaged.gguf_tokenizer import load_gguf_tokenizer
+from jpaged.text.gguf_tokenizer import load_gguf_tokenizer
 from models.catalog import fetch
 from models.config import ModelConfig
 from models.gguf_file import GGUFFile, config_of_gguf

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from experiments.sharding.collectives import Collective, collectives_of
-from jpaged.config import ParallelConfig
+from jpaged.config.engine import ParallelConfig
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
-from jpaged.runtime.row_state import init_row_state
+from jpaged.runtime.sampling.row_state import init_lane_state
 from jpaged.runtime.step import forward
 from jpaged.runtime.step_shape import StepShape
 from models.config import ModelConfig
@@ -84,7 +84,7 @@ def compile_decode_step(
     specs = mesh.param_specs(config, params)
     heads = (mesh.pool_config(config).num_kv_heads, config.head_dim)
     pool = jax.eval_shape(partial(allocate, config.num_layers, num_pages, PAGE_SIZE, *heads, dtype))
-    state = jax.eval_shape(partial(init_row_state, rows, length, config.vocab_size))
+    state = jax.eval_shape(partial(init_lane_state, rows, length, config.vocab_size))
     step = mesh.jit_model(
         partial(forward, model=model, vocab_size=config.vocab_size, max_logprobs=0),
         (specs, POOL_SPEC, EVERYWHERE, EVERYWHERE),

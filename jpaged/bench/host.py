@@ -10,10 +10,10 @@ from statistics import median, quantiles
 from typing import Any
 
 from jpaged.bench.scripted import VOCAB_SIZE, host_engine
-from jpaged.core.block_table import pages_for
-from jpaged.core.page_pool import PagePool
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.cache.block_table import pages_for
+from jpaged.core.cache.page_pool import PagePool
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
 
 ROWS = (64, 256, 1024)
 PAGE_SIZE = 16

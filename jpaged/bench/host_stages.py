@@ -13,15 +13,15 @@ from statistics import fmean
 from typing import Any
 
 from jpaged.bench.measure import stage_seconds
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.block_table import pages_for
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.cache.block_table import pages_for
 from jpaged.core.engine import Engine
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
-from jpaged.responses import Response
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner
 from jpaged.runtime.stages import Stages
-from jpaged.tokenizer import Tokenizer
+from jpaged.text.responses import Response
+from jpaged.text.tokenizer import Tokenizer
 from models.config import ModelConfig
 
 STAGES = ("schedule", "pack", "transfer", "dispatch", Stages.WAIT, "fetch", "update", "detokenise")

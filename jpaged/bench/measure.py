@@ -17,9 +17,9 @@ import numpy as np
 
 from jpaged.bench.workload import BenchRequest, check_fits
 from jpaged.core.engine import Engine
-from jpaged.core.sampling_params import SamplingParams
-from jpaged.llm import LLM
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner
+from jpaged.serving.llm import LLM
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
 

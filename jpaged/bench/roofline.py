@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jpaged.bench.kernels_timing import alternate
-from jpaged.llm import LLM
-from jpaged.runtime.row_state import init_row_state
+from jpaged.runtime.sampling.row_state import init_lane_state
 from jpaged.runtime.step import draw
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS
+from jpaged.serving.llm import LLM
 from models.attention import attend_through_pages
 from models.inputs import StepInputs
 from models.layers import ModelOptions
@@ -257,12 +257,12 @@ class StepParts:
         """Greedy draws of every row."""
         count = self.shape.num_samples
         ints = {name: jnp.zeros(count, jnp.int32) for name in SAMPLE_INTS}
-        ints |= {"row_slots": jnp.arange(count, dtype=jnp.int32), "num_logprobs": jnp.full(count, -1, jnp.int32)}
+        ints |= {"lanes": jnp.arange(count, dtype=jnp.int32), "num_logprobs": jnp.full(count, -1, jnp.int32)}
         floats = {name: jnp.full(count, float(name in ("top_p", "repetition_penalty"))) for name in SAMPLE_FLOATS}
         packed = jnp.concatenate([ints[name] for name in SAMPLE_INTS])
         packed_floats = jnp.concatenate([floats[name] for name in SAMPLE_FLOATS])
         vocab_size = self.llm.config.model.vocab_size
-        state = [init_row_state(count, self.llm.config.scheduler.max_model_len, vocab_size)]
+        state = [init_lane_state(count, self.llm.config.scheduler.max_model_len, vocab_size)]
         program = jax.jit(partial(draw, vocab_size=vocab_size, max_logprobs=0), donate_argnums=(0,))
         compiled = program.lower(state[0], logits, packed, packed_floats).compile()
 

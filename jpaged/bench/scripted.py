@@ -8,9 +8,9 @@ Must not know: arrays, models.
 import random
 from collections.abc import Iterator
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.sim.scripted import TOKEN_ID, scripted_logprobs
 
 VOCAB_SIZE = 50272
@@ -26,8 +26,8 @@ class ScriptedExecutor:
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """What the plan's samples gave."""
         for admitted in plan.admitted:
-            self._asked[admitted.row_slot] = admitted.params.logprobs
-        asked = [self._asked[sample.row_slot] for sample in plan.samples]
+            self._asked[admitted.lane] = admitted.params.logprobs
+        asked = [self._asked[sample.lane] for sample in plan.samples]
         token_ids = (TOKEN_ID,) * len(asked)
         if not any(asked):
             return StepResult(token_ids)

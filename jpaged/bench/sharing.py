@@ -12,8 +12,8 @@ from typing import Any, Literal
 from jpaged.bench.scripted import VOCAB_SIZE, host_engine
 from jpaged.bench.workload import BenchRequest, shaped
 from jpaged.core.engine import Engine
-from jpaged.core.request import Request, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.request import Request, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 
 Method = Literal["parallel", "beam"]
 # OPT-13B on an A100-40GB: pages of its pool and of the host's, and the most tokens of a step.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jpaged.bench.roofline import Rates, Work
 from jpaged.bench.workload import BenchRequest
-from jpaged.llm import LLM
+from jpaged.serving.llm import LLM
 
 
 class WorkloadWork(NamedTuple):

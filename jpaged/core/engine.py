@@ -8,18 +8,18 @@ Must not know: which executor or clock it has.
 from collections import deque
 from typing import Any
 
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.admission import Fit, RequestLimits, check_request, pages_needed
-from jpaged.core.baselines.reserved_cache import ReservedCache
-from jpaged.core.handoff import KVHandoff, PageMove
-from jpaged.core.lookahead import expecting, sequences_to_go_on
-from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
-from jpaged.core.request import FinishReason, Request, RequestMetrics
-from jpaged.core.roles import AsyncExecutor, Clock, Executor, WallClock
-from jpaged.core.scheduler import Scheduler
-from jpaged.core.sequence import Sequence, SequenceGroup
-from jpaged.core.stats import EngineStats, as_dict
-from jpaged.core.step_records import StepRecorder
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.cache.reserved_cache import ReservedCache
+from jpaged.core.executor import AsyncExecutor, Clock, Executor, WallClock
+from jpaged.core.observe.stats import EngineStats, as_dict
+from jpaged.core.observe.step_records import StepRecorder
+from jpaged.core.requests.admission import Admission, RequestLimits, check_request, pages_needed
+from jpaged.core.requests.handoff import KVHandoff, PageMove
+from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
+from jpaged.core.requests.sequence import Sequence, SequenceGroup
+from jpaged.core.scheduling.lookahead import expecting, sequences_to_continue
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.core.scheduling.scheduler import Scheduler
 
 
 class Engine:
@@ -112,15 +112,15 @@ class Engine:
         if not self.scheduler.has_unfinished:
             self._forget_plans()
             return []
-        if not self._in_flight and self.scheduler.exchange.must_wait:
+        if not self._in_flight and self.scheduler.kv_transfer.must_wait:
             return []
         try:
             if not self._in_flight:
                 self._submit([])
             if self.plans_ahead:
-                going_on = sequences_to_go_on(self.scheduler, self._in_flight[-1][0])
-                if going_on:
-                    self._submit(going_on)
+                continuing = sequences_to_continue(self.scheduler, self._in_flight[-1][0])
+                if continuing:
+                    self._submit(continuing)
             plan, result = self._collect()
             collected = self.clock.now()
             deltas = self.scheduler.update(plan, result, collected)
@@ -136,10 +136,10 @@ class Engine:
         self.stats.host_time = self.schedule_time + self.update_time
         return deltas
 
-    def _submit(self, going_on: list[Sequence]) -> None:
-        """Plan a step and start it, where the executor can; the next ids of `going_on` are still being drawn."""
+    def _submit(self, continuing: list[Sequence]) -> None:
+        """Plan a step and start it, where the executor can; the next ids of `continuing` are still being drawn."""
         start = self.clock.now()
-        with expecting(going_on):
+        with expecting(continuing):
             plan = self.scheduler.schedule(start)
             self.stats.after_schedule(plan, self.scheduler)
             if self.recorder is not None:
@@ -168,7 +168,7 @@ class Engine:
         cache = self.scheduler.cache
         for name in list(cache.pinned):
             cache.unpin(name)
-        self.scheduler.exchange.forget_outgoing()
+        self.scheduler.kv_transfer.forget_outgoing()
         cache.reset_prefix_cache()
 
     def send(self, request_id: str) -> KVHandoff:
@@ -179,17 +179,17 @@ class Engine:
         group = self._groups.get(request_id)
         if group is None:
             raise ValueError(f"request_id={request_id!r}: no such request is here to be handed over")
-        handoff = self.scheduler.exchange.send(group)
+        handoff = self.scheduler.kv_transfer.send(group)
         del self._groups[request_id]
         return handoff
 
     def sent(self, request_id: str) -> None:
         """The pages of a request that was sent have been copied, or are not wanted any more: let go of them."""
-        self.scheduler.exchange.sent(request_id)
+        self.scheduler.kv_transfer.sent(request_id)
 
     def can_receive(self, handoff: KVHandoff) -> bool:
         """Whether `receive` would find room now."""
-        return self.scheduler.exchange.can_receive(handoff)
+        return self.scheduler.kv_transfer.can_receive(handoff)
 
     def receive(self, handoff: KVHandoff) -> tuple[PageMove, ...]:
         """Give a request from another engine rows and pages here; returns what must be copied before `received`.
@@ -206,14 +206,14 @@ class Engine:
         group = SequenceGroup(handoff.request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
         self._num_added += 1
         self._groups[handoff.request.request_id] = group
-        return self.scheduler.exchange.receive(group, handoff)
+        return self.scheduler.kv_transfer.receive(group, handoff)
 
     def received(self, request_id: str) -> None:
         """The pages of a request that arrives have been copied: it runs from the next step on."""
         group = self._groups.get(request_id)
         # It may have been ended meanwhile.
         if group is not None:
-            self.scheduler.exchange.received(group)
+            self.scheduler.kv_transfer.received(group)
 
     def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
         """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.
@@ -247,7 +247,7 @@ class Engine:
         """The numbers of the host core; see stats.py."""
         return as_dict(self.stats, self.scheduler)
 
-    def _check(self, request: Request) -> Fit:
+    def _check(self, request: Request) -> Admission:
         if request.request_id in self._groups:
             raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
         if self.limits.max_num_waiting is not None:

@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from jpaged.core.engine import Engine
-from jpaged.core.output import SequenceDelta
-from jpaged.core.request import Request, RequestMetrics
+from jpaged.core.requests.request import Request, RequestMetrics
+from jpaged.core.scheduling.plan import SequenceDelta
 
 
 class TimedClock(Protocol):

@@ -9,9 +9,9 @@ Must not know: executors, where an engine runs.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jpaged.config import require_choice
-from jpaged.core.output import SequenceDelta
-from jpaged.core.request import FinishReason, Request
+from jpaged.config.engine import require_choice
+from jpaged.core.requests.request import FinishReason, Request
+from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.fleet.router import Router
 from jpaged.fleet.workers import WORKERS, MakeEngine, Report, Worker
 

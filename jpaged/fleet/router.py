@@ -9,9 +9,9 @@ Must not know: engines, clocks, who carries requests to replicas.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from jpaged.config import require_int
-from jpaged.core.policy import load_policy
-from jpaged.core.request import Request
+from jpaged.config.engine import require_int
+from jpaged.core.requests.request import Request
+from jpaged.core.scheduling.policy import load_policy
 from jpaged.fleet.affinity import PrefixAffinity
 from jpaged.fleet.load import ReplicaLoad, least_loaded
 

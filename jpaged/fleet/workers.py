@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from jpaged.core.engine import Engine
-from jpaged.core.output import SequenceDelta
-from jpaged.core.request import Request
+from jpaged.core.requests.request import Request
+from jpaged.core.scheduling.plan import SequenceDelta
 
 MakeEngine = Callable[[int], Engine]
 

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.gpu_check.sections import SectionRun
-from jpaged.llm import LLM
+from jpaged.serving.llm import LLM
 
 MODEL, TINY_MODEL = "llama-3-8b", "opt-125m"
 LENGTH, OUTPUT = 96, 24

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.gpu_check.sections import SectionRun
-from jpaged.llm import LLM
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.swap import HostPages
+from jpaged.serving.llm import LLM
 from pallas_kernels import KVPages
 
 MODEL, SMALL_MODEL, TINY_MODEL = "llama-3-8b", "opt-1.3b", "smollm2-135m"
@@ -150,7 +150,7 @@ def _bound(run: SectionRun, llm: LLM, batch: int, context: int, seconds: float) 
 
 def _round_trip() -> dict[str, Any]:
     """Whether pages that go to the host and come back elsewhere are the same, bit by bit."""
-    from jpaged.core.output import PageSwap
+    from jpaged.core.scheduling.plan import PageSwap
 
     keys = jax.random.split(jax.random.key(0), 2)
     k, v = (jax.random.normal(key, (3, 24, 8, 2, 64), "bfloat16") for key in keys)

@@ -5,17 +5,16 @@ Promises: the answer and its reason; too little memory for one page is an error 
 Must not know: whose tokens pages hold.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from jpaged.config.engine import parse_bytes
 from models.config import ModelConfig
 
 HOST_FRACTION = 0.125
 DEVICE_FRACTION = 0.9
 _DEVICE_STEP = 256 * 2**20
 _FP8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,6 @@ def bytes_of_page(model: ModelConfig, page_size: int, dtype: Any) -> int:
 
     scale_bytes = SCALE_BYTES if is_quantised(dtype) else 0
     return model.kv_bytes_per_token(dtype.itemsize, scale_bytes) * page_size
-
-
-def parse_bytes(value: int | str, name: str = "kv_memory") -> int:
-    """Bytes of a number or of a text such as "512MiB" or "2GB". Raises ValueError naming the remedy."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = value
-    else:
-        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
-        if match is None or match[2] not in _UNITS:
-            raise ValueError(f"{name}={value!r}: give bytes, or a text such as '512MiB' or '2GB'")
-        size = int(float(match[1]) * _UNITS[match[2]])
-    if size < 1:
-        raise ValueError(f"{name}={value!r}: must be at least one byte")
-    return size
 
 
 def size_pool(

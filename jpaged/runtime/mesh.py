@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jpaged.config import ParallelConfig
+from jpaged.config.engine import ParallelConfig
 from models import build_model, load_params
 from models.config import ModelConfig
 from models.partition import (

@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config import CacheConfig, ParallelConfig, SchedulerConfig
-from jpaged.core.output import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
-from jpaged.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
+from jpaged.config.engine import CacheConfig, ParallelConfig, SchedulerConfig
+from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
+from jpaged.core.scheduling.plan import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
+from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.memory import pool_dtype
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
-from jpaged.runtime.multi_process.leader import Leader
-from jpaged.runtime.packing import RowMirror
+from jpaged.runtime.multi_process.driver import Driver
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.running_step import RunningStep, running_step
-from jpaged.runtime.sampler import init_row_state, set_row
+from jpaged.runtime.sampling.sampler import init_lane_state, set_row
 from jpaged.runtime.stages import Stages
 from jpaged.runtime.step import copy_step, draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
@@ -40,7 +40,7 @@ class ModelRunner:
     """Runs plans with a Flax model over a paged pool, on one device or on those of a mesh. An Executor.
 
     `model` and `params` are as `mesh` builds and loads them; for one device (`mesh` None) parameters may be on the
-    host. Where other processes run the same programs, `leader` tells them every plan first.
+    host. Where other processes run the same programs, `driver` tells them every plan first.
     """
 
     def __init__(
@@ -54,25 +54,25 @@ class ModelRunner:
         dtype: str,
         attention_implementation: str | None = None,
         mesh: DeviceMesh | None = None,
-        leader: Leader | None = None,
+        driver: Driver | None = None,
     ) -> None:
         assert cache_config.num_pages is not None, "the number of pages is resolved before the runner is built"
         self.model = model
         self.mesh = mesh or DeviceMesh(ParallelConfig())
-        self._leader = leader
+        self._leader = driver
         self.vocab_size = model_config.vocab_size
         self.max_stop_ids = MAX_STOP_TOKEN_IDS + len(model_config.eos_token_ids)
-        num_slots = scheduler_config.max_num_seqs
+        num_lanes = scheduler_config.max_num_seqs
         num_pages = cache_config.num_pages + 1
-        self.mirror = RowMirror(num_slots, scheduler_config.max_model_len, cache_config.page_size, num_pages)
-        self.buckets = Buckets(num_slots, scheduler_config.max_num_batched_tokens, self.mirror.table_width)
+        self.mirror = InputBatch(num_lanes, scheduler_config.max_model_len, cache_config.page_size, num_pages)
+        self.buckets = Buckets(num_lanes, scheduler_config.max_num_batched_tokens, self.mirror.table_width)
         self.programs = ProgramTable()
         self.stages = Stages()
         self.idle_time = 0.0
         self._idle_since = 0.0
         self._last_ids: jax.Array | None = None
-        self._dirty_slots: set[int] = set()
-        self._num_copies = num_slots
+        self._dirty_lanes: set[int] = set()
+        self._num_copies = num_lanes
         self.params = params if self.mesh.shards > 1 else jax.device_put(params)
         self._allocate_pool = functools.partial(
             pages.allocate,
@@ -85,8 +85,8 @@ class ModelRunner:
             sharding=self.mesh.sharding(POOL_SPEC),
         )
         self._init_state = functools.partial(
-            init_row_state,
-            num_slots,
+            init_lane_state,
+            num_lanes,
             scheduler_config.max_model_len,
             self.vocab_size,
             max_bias=MAX_LOGIT_BIAS,
@@ -150,7 +150,7 @@ class ModelRunner:
                 # A fresh host buffer every step: device_put may alias it for as long as the step runs.
                 ints, floats = self.mesh.put(packed)
             forward_program, draw_program = self._forward_program(shape), self._draw_program(shape.num_samples)
-            self._note_idle()
+            self._record_idle()
             with span("dispatch"):
                 self.kv_pages, self.state, outputs = forward_program(self.params, self.kv_pages, self.state, ints)
                 self.state, sampled = draw_program(self.state, outputs.logits, outputs.sample_ints, floats)
@@ -162,7 +162,7 @@ class ModelRunner:
         """Seconds so far in which the host packed, sent, started and fetched."""
         return self.stages.host_time
 
-    def _note_idle(self) -> None:
+    def _record_idle(self) -> None:
         """Add to `idle_time` how long the device may have had nothing to do since a result was last fetched."""
         if self._last_ids is not None and self._last_ids.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             self.idle_time += time.perf_counter() - self._idle_since
@@ -180,7 +180,7 @@ class ModelRunner:
             self._leader.part(f"{type(error).__name__}: {error}")
         self.kv_pages = self._allocate_pool()
         self.state = self.mesh.create(self._init_state)
-        self._dirty_slots.clear()
+        self._dirty_lanes.clear()
         self._last_ids = None
 
     def warm_up(self) -> list[StepShape]:
@@ -241,11 +241,11 @@ class ModelRunner:
         return self.mirror.token_ids.shape[1], MAX_LOGIT_BIAS, self.max_stop_ids
 
     def _admit(self, sequence: AdmittedSequence) -> None:
-        """Give a row slot to a sequence, on the device too where its sampling rules need state there."""
+        """Give a lane to a sequence, on the device too where its sampling rules need state there."""
         self.mirror.admit(sequence)
-        slot, params = sequence.row_slot, sequence.params
+        slot, params = sequence.lane, sequence.params
         has_rules = bool(params.logit_bias) or params.min_tokens > 0 or params.has_penalties
-        if not has_rules and slot not in self._dirty_slots:
+        if not has_rules and slot not in self._dirty_lanes:
             return
         history_len, bias_len, stop_len = self._row_widths
         history = np.zeros(history_len, np.int32)
@@ -259,7 +259,7 @@ class ModelRunner:
             stop_ids[: len(sequence.stop_ids)] = sequence.stop_ids
         row = self.mesh.put((np.int32(slot), history, bias_ids, bias_values, stop_ids))
         self.state = self._set_row_program()(self.state, *row)
-        (self._dirty_slots.add if has_rules else self._dirty_slots.discard)(slot)
+        (self._dirty_lanes.add if has_rules else self._dirty_lanes.discard)(slot)
 
     def _move_pages(self, plan: SchedulerOutput) -> None:
         # In this order: a page that goes out may come in again as another's, and be the target of a copy.

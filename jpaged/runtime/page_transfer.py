@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from jpaged.core.handoff import PageMove
+from jpaged.core.requests.handoff import PageMove
 from jpaged.runtime.swap import PAGES_TOGETHER, read_pages, write_pages
 from pallas_kernels import KVPages
 

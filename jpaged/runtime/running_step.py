@@ -1,7 +1,7 @@
 """A step that the device has been given: what is fetched of it, and how that becomes a StepResult.
 
 Lives here: RunningStep.
-Promises: all that the host knew when the step was submitted is kept, since its row slots may change hands before the
+Promises: all that the host knew when the step was submitted is kept, since its lanes may change hands before the
 result is there; log probabilities cross over only if somebody asked for them.
 Must not know: programs, the pool, how plans are packed.
 """
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jpaged.core.output import PromptLogprobs, SchedulerOutput, StepResult, TokenLogprobs
-from jpaged.runtime.packing import RowMirror
-from jpaged.runtime.sampler import SampleOutputs
+from jpaged.core.scheduling.plan import PromptLogprobs, SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.runtime.input_batch import InputBatch
+from jpaged.runtime.sampling.sampler import SampleOutputs
 
 
 class PromptPart(NamedTuple):
     """Packed tokens of a step, from `first` on, whose successors' logprobs are asked for: `count` of them, with
-    `num_top` likeliest ids each; the first successor stands at position `start` of the row slot's sequence."""
+    `num_top` likeliest ids each; the first successor stands at position `start` of the lane's sequence."""
 
-    row_slot: int
+    lane: int
     start: int
     first: int
     count: int
@@ -56,7 +56,7 @@ class RunningStep:
         table = jax.device_get(self.prompt)
         return tuple(
             PromptLogprobs(
-                part.row_slot,
+                part.lane,
                 part.start,
                 tuple(_token_logprobs(table, part.first + i, part.num_top) for i in range(part.count)),
             )
@@ -64,21 +64,21 @@ class RunningStep:
         )
 
 
-def running_step(plan: SchedulerOutput, mirror: RowMirror, sampled: SampleOutputs, prompt: Any) -> RunningStep:
+def running_step(plan: SchedulerOutput, mirror: InputBatch, sampled: SampleOutputs, prompt: Any) -> RunningStep:
     """The step of `plan`, which was packed from `mirror` as it is now. `prompt` is None where no shape has targets."""
-    wanted = tuple(mirror.ints["num_logprobs"][[sample.row_slot for sample in plan.samples]].tolist())
+    wanted = tuple(mirror.ints["num_logprobs"][[sample.lane for sample in plan.samples]].tolist())
     parts = () if prompt is None else tuple(_prompt_parts(plan, mirror))
     return RunningStep(sampled, prompt, wanted, parts)
 
 
-def _prompt_parts(plan: SchedulerOutput, mirror: RowMirror) -> list[PromptPart]:
+def _prompt_parts(plan: SchedulerOutput, mirror: InputBatch) -> list[PromptPart]:
     parts: list[PromptPart] = []
     first = 0
     for row in plan.rows:
-        num_top = int(mirror.num_prompt_logprobs[row.row_slot])
-        last = min(row.start + row.num_tokens, int(mirror.ints["prompt_len"][row.row_slot]) - 1)
+        num_top = int(mirror.num_prompt_logprobs[row.lane])
+        last = min(row.start + row.num_tokens, int(mirror.ints["prompt_len"][row.lane]) - 1)
         if num_top >= 0 and last > row.start:
-            parts.append(PromptPart(row.row_slot, row.start + 1, first, last - row.start, num_top))
+            parts.append(PromptPart(row.lane, row.start + 1, first, last - row.start, num_top))
         first += row.num_tokens
     return parts
 

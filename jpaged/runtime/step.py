@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jpaged.runtime.packing import unpack
-from jpaged.runtime.sampler import (
-    RowState,
+from jpaged.runtime.input_batch import unpack
+from jpaged.runtime.sampling.sampler import (
+    LaneState,
     SampleOutputs,
     SamplingInputs,
     TokenLogprobs,
@@ -45,18 +45,18 @@ class ForwardOutputs(NamedTuple):
 def forward(
     params: Any,
     kv_pages: KVPages,
-    state: RowState,
+    state: LaneState,
     ints: Int[Array, " I"],
     *,
     model: Any,
     shape: StepShape,
     vocab_size: int,
     max_logprobs: int,
-) -> tuple[KVPages, RowState, ForwardOutputs]:
+) -> tuple[KVPages, LaneState, ForwardOutputs]:
     """Write the step's tokens into their slots, attend, and give the logits of the rows that sample."""
     parts = unpack(ints, shape.int_fields)
     token_ids = resolve_token_ids(parts["token_refs"], state)
-    state = record_tokens(state, parts["token_row_slots"], parts["positions"], token_ids)
+    state = record_tokens(state, parts["token_lanes"], parts["positions"], token_ids)
     inputs = StepInputs(
         token_ids=token_ids,
         positions=parts["positions"],
@@ -80,21 +80,21 @@ def forward(
 
 
 def draw(
-    state: RowState,
+    state: LaneState,
     logits: Float[Array, "Q V"],
     ints: Int[Array, " S"],
     floats: Float[Array, " F"],
     *,
     vocab_size: int,
     max_logprobs: int,
-) -> tuple[RowState, SampleOutputs]:
-    """Draw one token for each logits row and remember it as the last id of its row slot."""
+) -> tuple[LaneState, SampleOutputs]:
+    """Draw one token for each logits row and remember it as the last id of its lane."""
     num_rows = logits.shape[0]
     parts = unpack(ints, sample_int_fields(num_rows)) | unpack(floats, sample_float_fields(num_rows))
     sampling = SamplingInputs(**parts)
     sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
-    valid = sampling.row_slots < state.last_ids.shape[0] - 1
-    return record_samples(state, sampling.row_slots, sampled.token_ids, valid), sampled
+    valid = sampling.lanes < state.last_ids.shape[0] - 1
+    return record_samples(state, sampling.lanes, sampled.token_ids, valid), sampled
 
 
 def copy_step(kv_pages: KVPages, pairs: Int[Array, "2 R"], *, implementation: str | None = None) -> KVPages:

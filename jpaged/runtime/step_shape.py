@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 # Fields of the sampler that are one int32 (or one float32) a logits row.
 SAMPLE_INTS = (
-    "row_slots", "top_k", "seed_hi", "seed_lo", "sample_index", "output_position", "prompt_len", "num_tokens",
+    "lanes", "top_k", "seed_hi", "seed_lo", "sample_index", "output_position", "prompt_len", "num_tokens",
     "min_tokens", "num_logprobs",
 )  # fmt: skip
 SAMPLE_FLOATS = (
@@ -65,7 +65,7 @@ class StepShape:
             "token_refs": t,
             "positions": t,
             "slots": t,
-            "token_row_slots": t,
+            "token_lanes": t,
             "block_tables": (self.num_rows, self.table_width),
             "context_lens": b,
             "sample_rows": q,

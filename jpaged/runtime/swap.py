@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config import ParallelConfig
-from jpaged.core.output import PageSwap
+from jpaged.config.engine import ParallelConfig
+from jpaged.core.scheduling.plan import PageSwap
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.programs import ProgramTable
 from models.partition import PAGE_SPEC, POOL_SPEC

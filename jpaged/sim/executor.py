@@ -6,7 +6,7 @@ request alone.
 Must not know: schedulers, where the cost model comes from.
 """
 
-from jpaged.core.output import SchedulerOutput, StepResult
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel
 from jpaged.sim.scripted import SimulatedSampler

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from jpaged.core.handoff import KVHandoff
-from jpaged.core.output import SequenceDelta
-from jpaged.core.request import Request, RequestMetrics
+from jpaged.core.requests.handoff import KVHandoff
+from jpaged.core.requests.request import Request, RequestMetrics
+from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.fleet.disaggregation import check_can_move, check_pair, send_all
 from jpaged.fleet.router import Router
 from jpaged.sim.links import Link

@@ -5,9 +5,9 @@ Promises: it acts only while it has something to do; between two acts its clock 
 Must not know: routing, other replicas.
 """
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SequenceDelta
+from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel
 from jpaged.sim.executor import SimExecutor
@@ -40,7 +40,7 @@ class SimReplica:
     @property
     def can_act(self) -> bool:
         """Whether a step would compute something."""
-        return self.engine.has_unfinished and not self.engine.scheduler.exchange.must_wait
+        return self.engine.has_unfinished and not self.engine.scheduler.kv_transfer.must_wait
 
     @property
     def busy_share(self) -> float:

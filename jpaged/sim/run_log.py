@@ -8,10 +8,10 @@ Must not know: files, workloads, cost models.
 from collections.abc import Callable
 
 from jpaged.core.engine import Engine, Executor
-from jpaged.core.memory_use import MemoryUse, memory_use
+from jpaged.core.observe.memory_use import MemoryUse, memory_use
+from jpaged.core.observe.plan_digest import PlanDigest
 from jpaged.core.open_loop import TimedClock
-from jpaged.core.output import PageGrant, SchedulerOutput, StepResult
-from jpaged.core.plan_digest import PlanDigest
+from jpaged.core.scheduling.plan import PageGrant, SchedulerOutput, StepResult
 from jpaged.sim.work import StepWork, work_of
 
 # A step starts at start_ns and its ids are there at end_ns. Slots are in the categories of MemoryUse.
@@ -80,7 +80,7 @@ class RunLog:
         pages: tuple[int, int],
         memory: MemoryUse,
     ) -> None:
-        """Take in a step in which the row slots each decode a token, and pages are granted; pages used, and logical."""
+        """Take in a step in which the lanes each decode a token, and pages are granted; pages used, and logical."""
         if self.digest is not None:
             self.digest.add_decode_step(step, slots, grants)
         self._append(step, times_ns, work, (work.decode_rows, work.decode_rows, 0), pages, memory)

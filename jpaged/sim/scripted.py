@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from jpaged.core.output import SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
 
 TOKEN_ID = 7
 # Of SmolLM2-135M-Instruct, four beams on a dozen instructions, 2,748 draws: quantiles of the likelihood of the
@@ -44,20 +44,20 @@ class SimulatedSampler:
         """What the plan's samples gave."""
         asked = self._asked
         for admitted in plan.admitted:
-            asked.pop(admitted.row_slot, None)
+            asked.pop(admitted.lane, None)
             if admitted.params.logprobs:
                 key = f"{self._seed}/{admitted.request_id}/{admitted.index}"
                 row_key = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])
-                asked[admitted.row_slot] = admitted.params.logprobs, row_key
+                asked[admitted.lane] = admitted.params.logprobs, row_key
         token_ids = (TOKEN_ID,) * len(plan.samples)
-        if not asked or not any(sample.row_slot in asked for sample in plan.samples):
+        if not asked or not any(sample.lane in asked for sample in plan.samples):
             return StepResult(token_ids)
         return StepResult(token_ids, tuple(self._logprobs(plan, *sample) for sample in plan.samples))
 
-    def _logprobs(self, plan: SchedulerOutput, row: int, row_slot: int) -> TokenLogprobs | None:
-        if row_slot not in self._asked:
+    def _logprobs(self, plan: SchedulerOutput, row: int, lane: int) -> TokenLogprobs | None:
+        if lane not in self._asked:
             return None
-        count, row_key = self._asked[row_slot]
+        count, row_key = self._asked[lane]
         _, start, num_tokens = plan.rows[row]
         return scripted_logprobs(count, _uniforms(row_key, start + num_tokens))
 

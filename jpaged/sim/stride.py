@@ -8,11 +8,11 @@ Must not know: workloads, cost models.
 from itertools import pairwise
 from typing import NamedTuple
 
-from jpaged.core.baselines.reserved_cache import ReservedCache
+from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.engine import Engine
-from jpaged.core.memory_use import MemoryUse, memory_use
-from jpaged.core.output import PageGrant
-from jpaged.core.sequence import Sequence, SequenceGroup
+from jpaged.core.observe.memory_use import MemoryUse, memory_use
+from jpaged.core.requests.sequence import Sequence, SequenceGroup
+from jpaged.core.scheduling.plan import PageGrant
 from jpaged.sim.executor import SimExecutor
 from jpaged.sim.run_log import RunLog
 from jpaged.sim.scripted import TOKEN_ID
@@ -72,7 +72,7 @@ class Stride:
         rows: list[Row] = []
         for group in self._scheduler.running:
             sequence = group.sequences[0]
-            if len(group.sequences) > 1 or group.beam is not None or sequence.moved:
+            if len(group.sequences) > 1 or group.beam is not None or sequence.needs_resend:
                 return None
             if sequence.num_computed + 1 != len(sequence.token_ids) or not sequence.num_outputs:
                 return None
@@ -89,7 +89,7 @@ class Stride:
         if config.batching == "static":
             return True
         head = self._scheduler.waiting[self._scheduler.next_waiting()]
-        return not self._scheduler.may_come_in(head, config.max_num_batched_tokens - num_rows, busy=True)
+        return not self._scheduler.can_admit(head, config.max_num_batched_tokens - num_rows, busy=True)
 
     def _grants(self, rows: list[Row], most: int) -> tuple[int, list[_Grant]]:
         """How many steps, up to `most`, there are pages for, and which row needs one in which of them."""
@@ -131,8 +131,8 @@ class Stride:
             sequence = rows[row][1]
             page = self._cache.pool.allocate()
             sequence.table.pages.append(page)
-            assert sequence.row_slot is not None
-            granted.setdefault(step, []).append(PageGrant(sequence.row_slot, len(sequence.table.pages) - 1, (page,)))
+            assert sequence.lane is not None
+            granted.setdefault(step, []).append(PageGrant(sequence.lane, len(sequence.table.pages) - 1, (page,)))
         return granted
 
     def _note_steps(
@@ -145,13 +145,13 @@ class Stride:
     ) -> None:
         """Give the statistics and the log what each step would have given them; `before`: as if no page was taken."""
         size, stats, log = self._cache.page_size, self._engine.stats, self._log
-        slots = tuple(s.row_slot for _, s in rows if s.row_slot is not None)
+        slots = tuple(s.lane for _, s in rows if s.lane is not None)
         first_step = self._scheduler.num_steps
         taken = sum(map(len, granted.values()))
         used = self._cache.num_used - taken
         logical = sum(len(s.table.pages) for _, s in rows) - taken
         reserved = isinstance(self._cache, ReservedCache)
-        growing = sum(1 for _, s in rows if s.held_end is None)
+        growing = sum(1 for _, s in rows if s.deferred_finish is None)
         tail = logical * size - _known(rows)
         # The log has what the plan says, the executor may have charged for padded rows.
         work = StepWork(size, len(rows), _known(rows), samples=len(rows))
@@ -172,7 +172,7 @@ class Stride:
         for group, sequence in rows:
             sequence.token_ids.extend(new_ids)
             sequence.num_computed += len(times)
-            if sequence.held_end is None:
+            if sequence.deferred_finish is None:
                 assert sequence.last_token is not None
                 group.metrics.itl.append(times[0] - sequence.last_token)
                 group.metrics.itl.extend(gaps)
@@ -182,7 +182,7 @@ class Stride:
 def _tokens_left(group: SequenceGroup, sequence: Sequence) -> int:
     """Tokens until something happens to the sequence: it ends, or the static batch that it waits for does."""
     end = group.max_len
-    if sequence.held_end is not None and group.batch is not None:
+    if sequence.deferred_finish is not None and group.batch is not None:
         end = sequence.prompt_len + group.batch.num_outputs
     return end - len(sequence.token_ids)
 

@@ -7,7 +7,7 @@ Must not know: what any of it costs.
 
 from typing import NamedTuple
 
-from jpaged.core.output import SchedulerOutput
+from jpaged.core.scheduling.plan import SchedulerOutput
 
 
 class StepWork(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from jpaged.bench.host_stages import STAGES, host_stages
-from jpaged.cli import main
+from jpaged.cli.main import main
 
 
 @pytest.fixture(scope="module")

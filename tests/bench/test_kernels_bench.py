@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from jpaged.bench import kernels, kernels_timing, kernels_variants
 from jpaged.bench.kernels_points import HeadShape, Point, arrays_of, parse_heads, points_of
 from jpaged.bench.kernels_report import paper_table
-from jpaged.cli import main
+from jpaged.cli.main import main
 
 SMALL = ["--page-sizes", "4", "--batches", "2", "--contexts", "12", "--heads", "4x2x8", "--repeats", "3"]
 HEADS = HeadShape(4, 2, 8)

@@ -10,7 +10,7 @@ from jpaged.bench import roofline as bench
 from jpaged.bench.roofline import Rates
 from jpaged.bench.workload import BenchRequest
 from jpaged.bench.workload_bound import workload_bound, workload_work
-from jpaged.cli import main
+from jpaged.cli.main import main
 from tests.engine.tiny import TINY_LLAMA, tiny_llm
 
 FLAGS = ["--model", TINY_LLAMA, "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "48"]

@@ -2,14 +2,14 @@
 
 Lives here: `beam_oracle`: Hugging Face's rules, written once more, without pages, rows or shared state.
 Promises: every step looks at every continuation of every running hypothesis, each computed from scratch.
-Must not know: jpaged.core.beam.
+Must not know: jpaged.core.requests.beam.
 """
 
 from typing import NamedTuple
 
 from oracle_executor import Cell, cells_of, next_cell, ranking
 
-from jpaged.core.request import FinishReason, Request
+from jpaged.core.requests.request import FinishReason, Request
 
 
 class Found(NamedTuple):

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jpaged.core.output import (
+from jpaged.core.requests.request import FinishReason, Request
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import (
     AdmittedSequence,
     PageCopy,
     PageSwap,
@@ -19,8 +21,6 @@ from jpaged.core.output import (
     StepResult,
     TokenLogprobs,
 )
-from jpaged.core.request import FinishReason, Request
-from jpaged.core.sampling_params import SamplingParams
 
 # hash() of a tuple of integers is the same in every process.
 
@@ -38,7 +38,7 @@ GARBAGE = Cell(-1, -1, 0)
 
 @dataclass(slots=True)
 class Row:
-    """The executor's mirror of a row slot."""
+    """The executor's mirror of a lane."""
 
     admitted: AdmittedSequence
     token_ids: list[int]
@@ -65,7 +65,7 @@ class OracleExecutor:
             self.before_execute(plan)
         self.plans.append(plan)
         for admitted in plan.admitted:
-            self.rows[admitted.row_slot] = Row(admitted, list(admitted.token_ids))
+            self.rows[admitted.lane] = Row(admitted, list(admitted.token_ids))
         for slot, column, pages in plan.grants:
             table = self.rows[slot].pages
             assert column <= len(table), "a grant leaves a hole in the block table"
@@ -113,7 +113,7 @@ class OracleExecutor:
 
     def _write(self, plan: SchedulerOutput) -> None:
         written: set[int] = set()
-        held_by = [set(self.rows[row.row_slot].pages) for row in plan.rows]
+        held_by = [set(self.rows[row.lane].pages) for row in plan.rows]
         for i, (slot, start, num_tokens) in enumerate(plan.rows):
             row = self.rows[slot]
             assert num_tokens > 0, "a row computes nothing"
@@ -145,7 +145,7 @@ class OracleExecutor:
             end = computed.start + computed.num_tokens
             target = self.rows[slot]
             assert end == len(target.token_ids), "a sample is drawn in the middle of what is known"
-            history = self._history(self.rows[computed.row_slot], end)
+            history = self._history(self.rows[computed.lane], end)
             asked = target.admitted
             token = draw(
                 history, asked.params, asked.seed, asked.index, asked.prompt_len, asked.stop_ids, self.vocab_size

@@ -12,12 +12,12 @@ from typing import Any
 from clients import Clients
 from oracle_executor import GARBAGE, OracleExecutor, cells_of
 
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.baselines.reserved_cache import ReservedCache
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
-from jpaged.core.request import FinishReason, Request, RequestMetrics, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.request import FinishReason, Request, RequestMetrics, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 
 VOCAB_SIZE = 16
 COUNTERS = (
@@ -245,10 +245,10 @@ class Rig:
         assert plan.rows or self._pending, "a step computes nothing"
         assert plan.num_tokens <= config.max_num_batched_tokens
         assert len(plan.rows) <= config.max_num_seqs and len(plan.samples) <= config.max_num_seqs
-        newcomers = [a for a in plan.admitted if not self._is_seat_of(a.row_slot, a.request_id)]
+        newcomers = [a for a in plan.admitted if not self._is_seat_of(a.lane, a.request_id)]
         assert not (plan.preempted and newcomers), "what a preemption gave back went to a newcomer"
-        live = {s.row_slot: s for group in self.scheduler.running for s in group.live}
-        assert len({row.row_slot for row in plan.rows}) == len(plan.rows), "a sequence is scheduled twice"
+        live = {s.lane: s for group in self.scheduler.running for s in group.live}
+        assert len({row.lane for row in plan.rows}) == len(plan.rows), "a sequence is scheduled twice"
         for slot, start, num_tokens in plan.rows:
             sequence = live[slot]  # the scheduled ones are running ones
             size = self.cache.page_size
@@ -261,9 +261,9 @@ class Rig:
                 index = self.cache.prefix_cache
                 assert index is None or page not in index, f"indexed page {page} is written"
 
-    def _is_seat_of(self, row_slot: int, request_id: str) -> bool:
-        """Whether a beam of the request has the row slot already, and only takes over another's ids and pages."""
-        row = self.executor.rows.get(row_slot)
+    def _is_seat_of(self, lane: int, request_id: str) -> bool:
+        """Whether a beam of the request has the lane already, and only takes over another's ids and pages."""
+        row = self.executor.rows.get(lane)
         return row is not None and row.admitted.request_id == request_id
 
     def _check_index(self) -> None:

@@ -3,10 +3,10 @@
 import pytest
 from rig import Rig
 
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.baselines.presets import PRESETS, with_policy
-from jpaged.core.sampling_params import BeamSearchParams
-from jpaged.core.scheduler import Scheduler
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.requests.sampling_params import BeamSearchParams
+from jpaged.core.scheduling.presets import PRESETS, with_policy
+from jpaged.core.scheduling.scheduler import Scheduler
 
 ORCA = {"prefix_caching": False, "watermark": 0.0}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jpaged.core.baselines.contiguous import BuddyAllocator, ContiguousAllocator, FirstFitAllocator
+from jpaged.core.cache.contiguous import BuddyAllocator, ContiguousAllocator, FirstFitAllocator
 
 
 def test_the_papers_pool_is_carved_into_seven_regions_of_the_longest_request_and_a_rest() -> None:

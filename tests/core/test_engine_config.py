@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jpaged.config import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
 from models.config import PRESETS, RopeScaling
 
 MODEL = PRESETS["smollm2-135m"]
@@ -127,7 +127,7 @@ def test_every_setting_changes_the_digest() -> None:
 
 def test_the_digest_is_the_same_in_every_process() -> None:
     code = (
-        "from jpaged.config import *; from models.config import PRESETS;"
+        "from jpaged.config.engine import *; from models.config import PRESETS;"
         "print(EngineConfig(model_name='smollm2-135m', model=PRESETS['smollm2-135m']).digest())"
     )
     for hash_seed in ("1", "2"):
@@ -138,7 +138,7 @@ def test_the_digest_is_the_same_in_every_process() -> None:
 
 def test_the_configs_and_the_core_load_neither_jax_nor_numpy() -> None:
     code = (
-        "import sys, jpaged.config, jpaged.core.engine;"
+        "import sys, jpaged.config.engine, jpaged.core.engine;"
         "print([name for name in ('jax', 'jaxlib', 'flax', 'numpy', 'transformers') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.lookahead import UNKNOWN
-from jpaged.core.output import SchedulerOutput, SequenceDelta, StepResult
-from jpaged.core.request import Request, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.request import Request, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.scheduling.lookahead import UNKNOWN
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 from tests.core.oracle_executor import OracleExecutor
 
 PAGE_SIZE = 4

@@ -6,8 +6,8 @@ import random
 import pytest
 from rig import Rig
 
-from jpaged.core.output import SchedulerOutput
-from jpaged.core.page_pool import PagePool
+from jpaged.core.cache.page_pool import PagePool
+from jpaged.core.scheduling.plan import SchedulerOutput
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5]
@@ -94,7 +94,7 @@ def test_a9_a_shared_page_is_copied_before_the_first_write_that_divides_it() -> 
     rig = Rig(6, 4)
     rig.add(X[:3], 3, n=2)
     rig.step()
-    shared = rig.executor.rows[rig.executor.plans[0].rows[0].row_slot].pages[0]
+    shared = rig.executor.rows[rig.executor.plans[0].rows[0].lane].pages[0]
     assert not rig.executor.plans[0].copies and rig.cache.pool.ref_count(shared) == 2
     rig.step()
     (copy,) = rig.executor.plans[1].copies
@@ -107,7 +107,7 @@ def test_a10_a_page_in_use_is_not_evicted() -> None:
     rig = Rig(6, 4)
     first = rig.add(X[:9], 4)
     rig.step()
-    held = list(rig.executor.rows[rig.executor.plans[0].rows[0].row_slot].pages)
+    held = list(rig.executor.rows[rig.executor.plans[0].rows[0].lane].pages)
     second = rig.add(Y[:13], 4)
     rig.step(2)
     assert not rig.ids(second) and len(rig.ids(first)) == 3, "the second waits"

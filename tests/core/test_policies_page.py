@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, StepResult
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 

@@ -3,7 +3,7 @@
 import pytest
 from rig import Rig
 
-from jpaged.core.prefix_cache import page_hash, root_hash
+from jpaged.core.cache.prefix_cache import page_hash, root_hash
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rig import Rig
 
-from jpaged.core.request import FinishReason
+from jpaged.core.requests.request import FinishReason
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jpaged.core.sampling_params import MAX_LOGIT_BIAS, BeamSearchParams, SamplingParams
+from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, BeamSearchParams, SamplingParams
 
 NAN, INF = math.nan, math.inf
 NOT_A_NUMBER = [NAN, INF, -INF, True, False, "1", None, [1], 1j, 10**400, -(10**400)]

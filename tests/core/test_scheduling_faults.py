@@ -3,9 +3,9 @@
 import pytest
 from rig import Rig
 
-from jpaged.core.output import SchedulerOutput, StepResult
-from jpaged.core.request import FinishReason
-from jpaged.core.sampling_params import BeamSearchParams
+from jpaged.core.requests.request import FinishReason
+from jpaged.core.requests.sampling_params import BeamSearchParams
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3] * 4
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5] * 4
@@ -95,7 +95,7 @@ def test_b10_removing_victims_skips_no_survivor() -> None:
         plan = rig.executor.plans[-1]
         if plan.preempted:
             preempting += 1
-            ran = {rig.executor.rows[row.row_slot].admitted.request_id for row in plan.rows}
+            ran = {rig.executor.rows[row.lane].admitted.request_id for row in plan.rows}
             alive = {group.request.request_id for group in rig.scheduler.running}
             ended = {delta.request_id for delta in rig.events[-1] if delta.finish_reason}
             assert ran == alive | ended

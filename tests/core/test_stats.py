@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SchedulerOutput, StepResult, TokenLogprobs
-from jpaged.core.request import Request, RequestMetrics, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.step_records import StepRecord
+from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.requests.request import Request, RequestMetrics, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
 
 # What may rise and fall: all else in the stats is a counter or a peak.
 GAUGES = {
@@ -40,10 +40,10 @@ class Device:
     def execute(self, plan: SchedulerOutput) -> StepResult:
         self.clock.time += 1.0
         for admitted in plan.admitted:
-            self.asked[admitted.row_slot] = admitted.params.logprobs
+            self.asked[admitted.lane] = admitted.params.logprobs
         logprobs = tuple(
             TokenLogprobs(-1.0, 1, tuple(range(top)), tuple(-1.0 - i for i in range(top)))
-            if (top := self.asked[sample.row_slot])
+            if (top := self.asked[sample.lane])
             else None
             for sample in plan.samples
         )

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from jpaged.core.policy import PrefixLookup
-from jpaged.core.sequence import SequenceGroup
+from jpaged.core.requests.sequence import SequenceGroup
+from jpaged.core.scheduling.policy import PrefixLookup
 
 
 def any_waiting(waiting: Sequence[SequenceGroup], cache: PrefixLookup) -> int:

@@ -11,8 +11,8 @@ import pytest
 
 import jpaged
 from jpaged import LLM, BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
-from jpaged.core.request import CompletionDelta, RequestMetrics
-from jpaged.loading import EngineOptions
+from jpaged.core.requests.request import CompletionDelta, RequestMetrics
+from jpaged.serving.loading import EngineOptions
 from tests.engine.tiny import GREEDY, TINY_LLAMA, tiny_llm
 
 ENGINE = {
@@ -208,8 +208,8 @@ print(new, *heavy)
 """
 
 
-# Modules, not seconds: 29 and 149 of them take 0.02 s and 0.15 s on an idle machine.
-@pytest.mark.parametrize(("module", "limit"), [("jpaged", 60), ("jpaged.cli", 250)])
+# Modules, not seconds: how long an import takes depends on what else the machine does.
+@pytest.mark.parametrize(("module", "limit"), [("jpaged", 60), ("jpaged.cli.main", 250)])
 def test_importing_loads_few_modules_and_none_that_is_heavy(module: str, limit: int):
     code = FRESH.format(module=module)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

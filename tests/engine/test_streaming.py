@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jpaged import LLM, RequestOutput, SamplingParams
-from jpaged.core.request import CompletionDelta
+from jpaged.core.requests.request import CompletionDelta
 from tests.engine.tiny import GREEDY, random_prompts, tiny_llm
 
 PROMPTS = random_prompts(3, 4, 20, seed=5)

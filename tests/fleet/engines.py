@@ -11,10 +11,10 @@ from typing import Any
 
 from oracle_executor import OracleExecutor, oracle
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
 
 VOCAB_SIZE = 16
 MAX_LEN = 40

@@ -12,9 +12,9 @@ from typing import Any
 
 from rig import Rig, StepClock
 
-from jpaged.core.handoff import KVHandoff, PageMove
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.handoff import KVHandoff, PageMove
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.fleet.disaggregation import Disaggregated, check_can_move, send_all
 
 VOCAB_SIZE = 16
@@ -91,14 +91,14 @@ class Pair:
     def step_prefill(self) -> None:
         """A step of the prefill engine; whoever got a first token waits to be pulled."""
         engine = self.prefill.engine
-        self.num_waits += engine.scheduler.exchange.must_wait
+        self.num_waits += engine.scheduler.kv_transfer.must_wait
         deltas = engine.step()
         self.clients.take(deltas)
         self.pending.extend(send_all(engine, deltas))
 
     def step_decode(self) -> None:
         """A step of the decode engine."""
-        self.num_waits += self.decode.engine.scheduler.exchange.must_wait
+        self.num_waits += self.decode.engine.scheduler.kv_transfer.must_wait
         self.clients.take(self.decode.engine.step())
         if self.decode.executor.plans:
             rows = self.decode.executor.rows.values()

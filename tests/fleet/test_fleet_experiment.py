@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.fleet import Fleet, Service, conversations, goodput_of, largest_rate, main, run_fleet, share_good
-from jpaged.core.request import RequestMetrics
+from jpaged.core.requests.request import RequestMetrics
 from jpaged.workloads import WorkloadSpec, build_workload
 
 SERVICE = Service(model="opt-13b", lengths="sharegpt", ttft_s=0.25, tpot_s=0.1)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import OpenLoop
-from jpaged.core.request import Request, RequestMetrics
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.request import Request, RequestMetrics
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.fleet.router import ROUTING, Router
 from jpaged.sim import LinearCostModel, SimExecutor, VirtualClock
 from jpaged.sim.fleet import DecodePool, FleetLoop, Outage

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jpaged.core.output import SequenceDelta
-from jpaged.core.request import FinishReason
-from jpaged.core.sampling_params import BeamSearchParams
+from jpaged.core.requests.request import FinishReason
+from jpaged.core.requests.sampling_params import BeamSearchParams
+from jpaged.core.scheduling.plan import SequenceDelta
 from tests.fleet.pair import Pair
 
 totals: dict[str, int] = {}
@@ -163,7 +163,7 @@ def test_a_request_that_is_aborted_while_its_pages_are_on_their_way_gives_back_r
     name = pair.add([1, 2, 3], 4)
     pair.step_prefill()
     pair.pull()
-    assert pair.decode.scheduler.exchange.arriving and pair.decode.scheduler.num_running == 1
+    assert pair.decode.scheduler.kv_transfer.arriving and pair.decode.scheduler.num_running == 1
     pair.clients.take(pair.decode.engine.abort(name))
     pair.decode.engine.received(name)
     pair.prefill.engine.sent(name)

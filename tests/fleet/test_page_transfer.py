@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jpaged import LLM, SamplingParams
-from jpaged.core.handoff import PageMove
-from jpaged.core.request import Request
+from jpaged.core.requests.handoff import PageMove
+from jpaged.core.requests.request import Request
 from jpaged.fleet.disaggregation import Disaggregated
 from jpaged.fleet.replica_set import ReplicaSet
 from jpaged.fleet.router import Router
@@ -65,7 +65,7 @@ def test_pools_with_other_pages_are_refused() -> None:
 
 TWO_DEVICES = """
 import types, jax, numpy as np, jax.numpy as jnp
-from jpaged.core.handoff import PageMove
+from jpaged.core.requests.handoff import PageMove
 from jpaged.runtime.page_transfer import PoolTransfer
 from pallas_kernels import KVPages
 devices = jax.devices()

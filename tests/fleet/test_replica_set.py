@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from jpaged.core.request import FinishReason, Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.request import FinishReason, Request
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.fleet.replica_set import Answer, ReplicaSet
 from jpaged.fleet.router import ROUTING, Router
 from jpaged.fleet.workers import InProcess

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.fleet.affinity import PrefixAffinity
 from jpaged.fleet.load import ReplicaLoad
 from jpaged.fleet.router import ROUTING, Router

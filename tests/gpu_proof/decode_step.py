@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from cases import INT, shaped
 
-from jpaged.core.sampling_params import MAX_LOGPROBS
-from jpaged.runtime.row_state import init_row_state
+from jpaged.core.requests.sampling_params import MAX_LOGPROBS
+from jpaged.runtime.sampling.row_state import init_lane_state
 from jpaged.runtime.step import draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape
 from models import build_model
@@ -49,7 +49,7 @@ def decode_step(
     heads = (config.num_kv_heads, config.head_dim)
     pool = jax.eval_shape(partial(allocate, config.num_layers, num_pages, PAGE_SIZE, *heads, dtype))
     params = jax.eval_shape(model.init, jax.random.key(0), _inputs(rows, width), pool)["params"]
-    state = jax.eval_shape(partial(init_row_state, rows, MAX_MODEL_LEN, config.vocab_size))
+    state = jax.eval_shape(partial(init_lane_state, rows, MAX_MODEL_LEN, config.vocab_size))
     function = partial(forward, model=model, shape=shape, vocab_size=config.vocab_size, max_logprobs=0)
     layer_weights = [leaf.size * leaf.dtype.itemsize // config.num_layers for leaf in jax.tree.leaves(params["layers"])]
     return Step(function, (params, pool, state, shaped(shape.num_ints)), pool, max(layer_weights))
@@ -58,7 +58,7 @@ def decode_step(
 def draw_step(preset: str, *, rows: int = ROWS) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """`draw` for the logits of as many rows, and its arguments; the first, the row state, is donated."""
     vocab_size = PRESETS[preset].vocab_size
-    state = jax.eval_shape(partial(init_row_state, rows, MAX_MODEL_LEN, vocab_size))
+    state = jax.eval_shape(partial(init_lane_state, rows, MAX_MODEL_LEN, vocab_size))
     logits = shaped(rows, vocab_size, dtype=jnp.float32)
     ints, floats = shaped(len(SAMPLE_INTS) * rows), shaped(len(SAMPLE_FLOATS) * rows, dtype=jnp.float32)
     return partial(draw, vocab_size=vocab_size, max_logprobs=MAX_LOGPROBS), (state, logits, ints, floats)

@@ -1,4 +1,4 @@
-"""The sampler in float64 NumPy, a row at a time and with sorts: what jpaged.runtime.sampler is checked against.
+"""The sampler in float64 NumPy, a row at a time and with sorts: what jpaged.runtime.sampling is checked against.
 
 Lives here: Row, the step arrays that a list of rows makes and one compiled program to run them through, and the
 oracle's rules, probabilities and logprobs.
@@ -15,7 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.runtime.sampler import RowState, SampleOutputs, SamplingInputs, init_row_state, sample, split_seed
+from jpaged.runtime.sampling.sampler import (
+    LaneState,
+    SampleOutputs,
+    SamplingInputs,
+    init_lane_state,
+    sample,
+    split_seed,
+)
 
 FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -48,11 +55,11 @@ def step_arrays(
     width: int | None = None,
     max_model_len: int = 64,
     slots: list[int] | None = None,
-) -> tuple[SamplingInputs, RowState]:
+) -> tuple[SamplingInputs, LaneState]:
     """The sampler's arguments for the rows, padded to `width` with zeros in the spare slot."""
     width = width or len(rows)
     slots = slots or list(range(len(rows)))
-    state = init_row_state(width, max_model_len, vocab_size, max_bias=8, max_stop_ids=4)
+    state = init_lane_state(width, max_model_len, vocab_size, max_bias=8, max_stop_ids=4)
     # Whatever lies past a row's tokens must not be read as one: fill the table with a valid id.
     arrays = {name: np.array(value) for name, value in state._asdict().items()}
     arrays["history"][:] = vocab_size - 1
@@ -64,18 +71,18 @@ def step_arrays(
         arrays["bias_values"][slot, : len(row.bias)] = list(row.bias.values())
         arrays["stop_ids"][slot, : len(row.stop_ids)] = row.stop_ids
         high, low = split_seed(row.seed)
-        said = {"row_slots": slot, "seed_hi": high, "seed_lo": low, "output_position": len(row.outputs)}
+        said = {"lanes": slot, "seed_hi": high, "seed_lo": low, "output_position": len(row.outputs)}
         said |= {"prompt_len": len(row.prompt), "num_tokens": len(tokens)}
         for name, column in columns.items():
             column.append(said[name] if name in said else getattr(row, name))
     padding = width - len(rows)
     inputs = {
         name: jnp.asarray(
-            column + [width if name == "row_slots" else 0] * padding, jnp.float32 if name in FLOATS else jnp.int32
+            column + [width if name == "lanes" else 0] * padding, jnp.float32 if name in FLOATS else jnp.int32
         )
         for name, column in columns.items()
     }
-    return SamplingInputs(**inputs), RowState(**{name: jnp.asarray(value) for name, value in arrays.items()})
+    return SamplingInputs(**inputs), LaneState(**{name: jnp.asarray(value) for name, value in arrays.items()})
 
 
 VOCAB = 50

@@ -21,8 +21,8 @@ from sampler_oracle import (
     step_arrays,
 )
 
-from jpaged.runtime.sampler import prompt_logprobs, sample
-from jpaged.runtime.token_draw import uniforms
+from jpaged.runtime.sampling.sampler import prompt_logprobs, sample
+from jpaged.runtime.sampling.token_draw import uniforms
 
 ROWS = 8
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sampler_oracle import VOCAB, Row, probabilities, run, sample_50, step_arrays
 
-from jpaged.runtime.running_sum import index_above
-from jpaged.runtime.sampler import split_seed
-from jpaged.runtime.token_draw import uniforms
+from jpaged.runtime.sampling.running_sum import index_above
+from jpaged.runtime.sampling.sampler import split_seed
+from jpaged.runtime.sampling.token_draw import uniforms
 
 index_above_jit = jax.jit(index_above)
 

@@ -1,13 +1,13 @@
-"""What a row slot remembers: histories, last ids, references to them."""
+"""What a lane remembers: histories, last ids, references to them."""
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.runtime.sampler import (
-    RowState,
-    init_row_state,
+from jpaged.runtime.sampling.sampler import (
+    LaneState,
+    init_lane_state,
     record_samples,
     record_tokens,
     resolve_token_ids,
@@ -17,8 +17,8 @@ from jpaged.runtime.sampler import (
 VOCAB, SLOTS, LENGTH = 50, 3, 8
 
 
-def fresh() -> RowState:
-    return init_row_state(SLOTS, LENGTH, VOCAB, max_bias=2, max_stop_ids=2)
+def fresh() -> LaneState:
+    return init_lane_state(SLOTS, LENGTH, VOCAB, max_bias=2, max_stop_ids=2)
 
 
 def ints(*values: int) -> jax.Array:
@@ -26,7 +26,7 @@ def ints(*values: int) -> jax.Array:
 
 
 def test_a_fresh_state_has_a_spare_slot_and_no_bias_or_stop_id():
-    state = init_row_state(SLOTS, LENGTH, VOCAB)
+    state = init_lane_state(SLOTS, LENGTH, VOCAB)
     chex.assert_shape(state.last_ids, (SLOTS + 1,))
     chex.assert_shape(state.history, (SLOTS + 1, LENGTH))
     chex.assert_shape([state.bias_ids, state.bias_values], (SLOTS + 1, 512))

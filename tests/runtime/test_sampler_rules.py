@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampler_oracle import VOCAB, WIDTH, Row, ruled_logits, run, sample_50, step_arrays
 
-from jpaged.runtime.logit_rules import apply_rules
-from jpaged.runtime.sampler import record_samples, record_tokens
+from jpaged.runtime.sampling.logit_rules import apply_rules
+from jpaged.runtime.sampling.sampler import record_samples, record_tokens
 
 EOS = 2
 
@@ -99,8 +99,8 @@ def test_a_biased_eos_comes_exactly_after_min_tokens_outputs(temperature):
     outputs: list[int] = []
     while EOS not in outputs and len(outputs) < 32:
         token = sample_50(normal_logits(WIDTH, len(outputs)), inputs, state).token_ids
-        state = record_tokens(state, inputs.row_slots, inputs.num_tokens, token)
-        state = record_samples(state, inputs.row_slots, token, inputs.row_slots < WIDTH)
+        state = record_tokens(state, inputs.lanes, inputs.num_tokens, token)
+        state = record_samples(state, inputs.lanes, token, inputs.lanes < WIDTH)
         inputs = inputs._replace(output_position=inputs.output_position + 1, num_tokens=inputs.num_tokens + 1)
         outputs.append(int(token[0]))
     assert len(outputs) == 5

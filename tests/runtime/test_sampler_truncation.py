@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampler_oracle import Row, probabilities, step_arrays
 
-from jpaged.runtime import truncation
+from jpaged.runtime.sampling import truncation
 
 ROWS = 8
 

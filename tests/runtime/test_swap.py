@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jpaged.core.output import PageSwap
+from jpaged.core.scheduling.plan import PageSwap
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.swap import PAGES_TOGETHER, HostPages
 from pallas_kernels import KVPages, allocate

@@ -17,12 +17,12 @@ from unittest import mock
 from experiments.config import CacheSection, DecodingSection, ExecutorSection, ExperimentConfig, PolicySection
 from experiments.point import run_point
 from jpaged import LLM
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.baselines.presets import with_policy
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.plan_digest import PlanDigest
-from jpaged.core.request import Request, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.observe.plan_digest import PlanDigest
+from jpaged.core.requests.request import Request, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.scheduling.presets import with_policy
 from jpaged.fleet.disaggregation import Disaggregated
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.executor import SimExecutor

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parents[1] / "golden" / "plan_digests.json"
-# Of the bytes that a digest is made from (jpaged.core.plan_digest.ENCODING_VERSION).
+# Of the bytes that a digest is made from (jpaged.core.observe.plan_digest.ENCODING_VERSION).
 ENCODING_VERSION = 1
 
 

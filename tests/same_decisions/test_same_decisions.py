@@ -2,7 +2,7 @@
 
 import pytest
 
-from jpaged.core.plan_digest import ENCODING_VERSION
+from jpaged.core.observe.plan_digest import ENCODING_VERSION
 
 from . import golden
 from .readme import answers

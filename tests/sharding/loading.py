@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config import ParallelConfig
+from jpaged.config.engine import ParallelConfig
 from jpaged.runtime.mesh import DeviceMesh
 from models import load_config, load_params, resolve_source
 from models.safetensors_folder import SafetensorsFolder
@@ -35,7 +35,7 @@ def by_slices_and_whole(model: str, shards: int, dtype: str) -> dict[str, Any]:
 def load_in_little_memory(options: dict[str, Any]) -> None:
     """Join a job of one device a process, and load with less memory than the files are long; print what was read."""
     from jpaged.runtime.multi_process.join import join
-    from jpaged.runtime.multi_process.peers import find_peers
+    from jpaged.runtime.multi_process.processes import find_peers
 
     peers = find_peers(options["coordinator"], options["num_processes"], options["process_id"], {})
     assert peers is not None

@@ -1,4 +1,4 @@
-"""The leader keeps followers in step, and ends the process, by name of the follower, where they are not."""
+"""The driver keeps followers in step, and ends the process, by name of the follower, where they are not."""
 
 import queue
 import socket
@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from jpaged.core.output import SchedulerOutput
-from jpaged.runtime.multi_process import leader as leading
-from jpaged.runtime.multi_process.leader import Leader, digest_of
+from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.runtime.multi_process import driver as leading
+from jpaged.runtime.multi_process.driver import Driver, digest_of
 from jpaged.runtime.multi_process.wire import Channel
 
 PLAN = SchedulerOutput(step=1)
 
 
 class Rig:
-    """A leader with one follower, which is this test; what would end the process is put into `ends` instead."""
+    """A driver with one follower, which is this test; what would end the process is put into `ends` instead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
         self.ends: queue.Queue[str] = queue.Queue()
         monkeypatch.setattr(leading, "end_process", self.ends.put)
         one, other = socket.socketpair()
-        self.leader = Leader([Channel(one)], step_seconds)
+        self.driver = Driver([Channel(one)], step_seconds)
         self.follower = Channel(other)
 
     def heard(self) -> list[Any] | None:
-        """The next word of the leader that is no sign of life."""
+        """The next word of the driver that is no sign of life."""
         while (message := self.follower.receive(10.0)) == ["beat"]:
             pass
         return message
@@ -38,12 +38,12 @@ def rig(monkeypatch, request):
     rig = Rig(monkeypatch, getattr(request, "param", 600.0))
     yield rig
     rig.follower.close()
-    rig.leader.close()
+    rig.driver.close()
 
 
 def test_a_third_plan_waits_for_the_first_one_s_answer(rig):
-    assert [rig.leader.tell_plan(PLAN) for _ in range(2)] == [1, 2]
-    third = threading.Thread(target=rig.leader.tell_plan, args=(PLAN,))
+    assert [rig.driver.tell_plan(PLAN) for _ in range(2)] == [1, 2]
+    third = threading.Thread(target=rig.driver.tell_plan, args=(PLAN,))
     third.start()
     third.join(0.3)
     assert third.is_alive()
@@ -55,19 +55,19 @@ def test_a_third_plan_waits_for_the_first_one_s_answer(rig):
 
 def test_equal_ids_are_no_news_and_other_ids_end_the_job(rig):
     for number in (1, 2):
-        assert rig.leader.tell_plan(PLAN) == number
-    rig.leader.drawn(1, [5, 6])
+        assert rig.driver.tell_plan(PLAN) == number
+    rig.driver.drawn(1, [5, 6])
     rig.follower.send(["drawn", 1, digest_of([5, 6])])
     rig.follower.send(["drawn", 2, digest_of([7])])
-    rig.leader.tell_plan(PLAN)
+    rig.driver.tell_plan(PLAN)
     assert rig.ends.empty()
-    rig.leader.drawn(2, [8])
+    rig.driver.drawn(2, [8])
     assert "process 1 " in (said := rig.ends.get(timeout=10.0)) and "drew other tokens in step 2" in said
 
 
 @pytest.mark.parametrize("rig", [1.0], indirect=True)
 def test_a_step_that_takes_too_long_is_stuck(rig):
-    rig.leader.tell_plan(PLAN)
+    rig.driver.tell_plan(PLAN)
     assert "step 1 has taken 1 s in process 1" in rig.ends.get(timeout=10.0)
 
 
@@ -83,7 +83,7 @@ def test_a_follower_that_goes_ends_the_job_unless_it_was_let_go(rig):
 
 def test_after_a_failure_here_no_plan_is_taken(rig, monkeypatch):
     monkeypatch.setattr(leading.atexit, "register", lambda *_: None)
-    rig.leader.part("ValueError: no")
+    rig.driver.part("ValueError: no")
     assert rig.heard() == ["end", "ValueError: no"]
     with pytest.raises(RuntimeError, match=r"have parted \(ValueError: no\); start them again"):
-        rig.leader.tell_plan(PLAN)
+        rig.driver.tell_plan(PLAN)

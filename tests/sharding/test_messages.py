@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from jpaged.core.output import (
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import (
     AdmittedSequence,
     PageCopy,
     PageGrant,
@@ -14,7 +15,6 @@ from jpaged.core.output import (
     ScheduledSequence,
     SchedulerOutput,
 )
-from jpaged.core.sampling_params import SamplingParams
 from jpaged.runtime.multi_process.plan_message import from_message, to_message
 from jpaged.runtime.multi_process.wire import Channel
 

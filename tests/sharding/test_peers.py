@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jpaged.runtime.multi_process.peers import Peers, find_peers, first_host
+from jpaged.runtime.multi_process.processes import Peers, find_peers, first_host
 
 SLURM = {
     "SLURM_JOB_ID": "8193", "SLURM_STEP_NODELIST": "gpu[07-09,12]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from jpaged.runtime.multi_process.leader import EXIT_LOST, SILENT_SECONDS
+from jpaged.runtime.multi_process.driver import EXIT_LOST, SILENT_SECONDS
 from tests.sharding.job import job
 
 pytestmark = pytest.mark.slow
@@ -17,35 +17,35 @@ START = 150  # seconds for two processes to start and to compile, on a machine t
 
 
 def test_two_processes_of_two_devices_give_the_tokens_of_one_device(checkpoints, of_one_device):
-    with job("answer", *BOTH, model=str(checkpoints["llama"]), modes=["swap"]) as (leader, follower):
-        assert leader.ends(240) == 0, leader.err
+    with job("answer", *BOTH, model=str(checkpoints["llama"]), modes=["swap"]) as (driver, follower):
+        assert driver.ends(240) == 0, driver.err
         assert follower.ends(START) == 0, follower.err
-        assert follower.out == "", "a follower says nothing: the leader answers"
-        assert json.loads(leader.out.splitlines()[-1])["ids"] == of_one_device("llama")[:1]
+        assert follower.out == "", "a follower says nothing: the driver answers"
+        assert json.loads(driver.out.splitlines()[-1])["ids"] == of_one_device("llama")[:1]
 
 
 def test_a_lost_follower_ends_the_job_within_30_seconds_and_a_restart_serves_again(checkpoints, monkeypatch):
     model = str(checkpoints["llama"])
-    with job("serve", *BOTH, model=model) as (leader, follower):
-        leader.says('"round": 2', START)
+    with job("serve", *BOTH, model=model) as (driver, follower):
+        driver.says('"round": 2', START)
         follower.process.kill()
         # The promise is 30 s: a closed connection is noticed at once, silence after SILENT_SECONDS.
-        assert leader.ends(START) == EXIT_LOST
+        assert driver.ends(START) == EXIT_LOST
         assert SILENT_SECONDS < 30
-        assert "jpaged: process 1 (127.0.0.1) has gone" in leader.err
-        before = json.loads(leader.out.splitlines()[0])
+        assert "jpaged: process 1 (127.0.0.1) has gone" in driver.err
+        before = json.loads(driver.out.splitlines()[0])
     monkeypatch.setenv("ROUNDS", "1")
-    with job("serve", *BOTH, model=model) as (leader, follower):
-        assert leader.ends(START) == 0 and follower.ends(START) == 0, leader.err + follower.err
-        assert json.loads(leader.out) == before
+    with job("serve", *BOTH, model=model) as (driver, follower):
+        assert driver.ends(START) == 0 and follower.ends(START) == 0, driver.err + follower.err
+        assert json.loads(driver.out) == before
 
 
 def test_a_follower_that_stands_still_and_one_whose_leader_is_lost_are_noticed(checkpoints):
-    with job("serve", *BOTH, model=str(checkpoints["llama"])) as (leader, follower):
-        leader.says('"round": 1', START)
+    with job("serve", *BOTH, model=str(checkpoints["llama"])) as (driver, follower):
+        driver.says('"round": 1', START)
         follower.process.send_signal(signal.SIGSTOP)
-        assert leader.ends(START) == EXIT_LOST
-        assert "process 1 (127.0.0.1) has given no sign of life for 20 s" in leader.err
+        assert driver.ends(START) == EXIT_LOST
+        assert "process 1 (127.0.0.1) has given no sign of life for 20 s" in driver.err
         follower.process.send_signal(signal.SIGCONT)
         assert follower.ends(START) == EXIT_LOST
         assert "process 0 has gone; this process follows it" in follower.err

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from jpaged.config import CacheConfig, SchedulerConfig
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
-from jpaged.core.output import SequenceDelta
-from jpaged.core.request import Request, beam_params
-from jpaged.core.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.requests.request import Request, beam_params
+from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
+from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.sim import CostModel, LinearCostModel, SimExecutor, StepWork, VirtualClock, load_profile
 from jpaged.sim.step_log import LOG_COLUMNS, read_step_log, write_step_log
 from models.config import PRESETS

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jpaged.config import CacheConfig, SchedulerConfig
-from jpaged.core.baselines.presets import PRESETS, with_policy
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.open_loop import OpenLoop
-from jpaged.core.request import Request
-from jpaged.core.sampling_params import SamplingParams
+from jpaged.core.requests.request import Request
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.presets import PRESETS, with_policy
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.executor import SimExecutor
 from jpaged.sim.run_log import ObservedExecutor, RunLog

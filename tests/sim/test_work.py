@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jpaged.core.output import PageCopy, PageSwap, Sample, ScheduledSequence, SchedulerOutput
+from jpaged.core.scheduling.plan import PageCopy, PageSwap, Sample, ScheduledSequence, SchedulerOutput
 from jpaged.sim import StepWork, padded_work_of, work_of
 
 

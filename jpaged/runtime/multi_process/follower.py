@@ -1,7 +1,7 @@
-"""A process that runs what the leader plans.
+"""A process that runs what the driver plans.
 
-Lives here: Seat (a follower's connection to its leader) and follow, its life.
-Promises: the leader's plans, in order, at most two at a time; if the leader is lost, this process ends, and says so.
+Lives here: Seat (a follower's connection to its driver) and follow, its life.
+Promises: the driver's plans, in order, at most two at a time; if the driver is lost, this process ends, and says so.
 Must not know: scheduling.
 """
 
@@ -12,8 +12,8 @@ import traceback
 from collections import deque
 from typing import Any, Protocol
 
-from jpaged.core.output import SchedulerOutput, StepResult
-from jpaged.runtime.multi_process.leader import EXIT_LOST, MOST_STEPS_AHEAD, digest_of, end_process
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
+from jpaged.runtime.multi_process.driver import EXIT_LOST, MOST_STEPS_AHEAD, digest_of, end_process
 from jpaged.runtime.multi_process.plan_message import from_message
 from jpaged.runtime.multi_process.wire import Channel, Link
 
@@ -29,7 +29,7 @@ class Runner(Protocol):
 
 
 class Seat:
-    """A follower's connection to its leader. The process ends when the leader goes without a word."""
+    """A follower's connection to its driver. The process ends when the driver goes without a word."""
 
     def __init__(self, channel: Channel) -> None:
         self._inbox: queue.Queue[list[Any]] = queue.Queue()
@@ -42,11 +42,11 @@ class Seat:
         return self._inbox.get(timeout=timeout)
 
     def send(self, *message: Any) -> None:
-        """Send a message to the leader."""
+        """Send a message to the driver."""
         self._link.send(list(message))
 
     def close(self) -> None:
-        """End the connection: the leader counts this process as gone."""
+        """End the connection: the driver counts this process as gone."""
         self._link.close()
 
     def _leave(self) -> None:
@@ -68,7 +68,7 @@ class Seat:
 
 
 def follow(runner: Runner, seat: Seat) -> None:
-    """Run what the leader says until it lets go. Ends the process, and so the job, if a step fails here."""
+    """Run what the driver says until it lets go. Ends the process, and so the job, if a step fails here."""
     running: deque[tuple[int, Any]] = deque()
     try:
         while True:

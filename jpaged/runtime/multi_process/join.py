@@ -18,7 +18,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from jpaged.runtime.multi_process.peers import Peers
+from jpaged.runtime.multi_process.processes import Peers
 from jpaged.runtime.multi_process.wire import Channel
 
 START_SECONDS = 300.0
@@ -26,7 +26,7 @@ _PROTOCOL = 1
 
 
 def join(peers: Peers, digest: str, timeout: float = START_SECONDS) -> list[Channel]:
-    """Channels to all followers, in their order, or of a follower to its leader; jax.distributed runs.
+    """Channels to all followers, in their order, or of a follower to its driver; jax.distributed runs.
 
     `digest` names the config; it must be the same everywhere. Raises ValueError.
     """

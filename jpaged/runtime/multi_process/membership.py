@@ -1,7 +1,7 @@
-"""This process's part in an engine of several: leader or follower.
+"""This process's part in an engine of several: driver or follower.
 
 Lives here: Membership and enter.
-Promises: all processes build the same engine: the leader chooses what depends on its machine, the others take it over.
+Promises: all processes build the same engine: the driver chooses what depends on its machine, the others take it over.
 Must not know: how an engine is built.
 """
 
@@ -11,25 +11,25 @@ import sys
 from collections.abc import Callable
 from typing import Any, Never
 
-from jpaged.config import EngineConfig
+from jpaged.config.engine import EngineConfig
+from jpaged.runtime.multi_process.driver import Driver
 from jpaged.runtime.multi_process.follower import Runner, Seat, follow
-from jpaged.runtime.multi_process.leader import Leader
-from jpaged.runtime.multi_process.peers import find_peers
+from jpaged.runtime.multi_process.processes import find_peers
 
 
 class Membership:
-    """One of `leader` and `seat` is there: this process leads, or follows."""
+    """One of `driver` and `seat` is there: this process leads, or follows."""
 
-    def __init__(self, leader: Leader | None, seat: Seat | None) -> None:
-        self.leader, self._seat = leader, seat
+    def __init__(self, driver: Driver | None, seat: Seat | None) -> None:
+        self.driver, self._seat = driver, seat
 
     def agree(self, config: EngineConfig, choose: Callable[[], EngineConfig]) -> EngineConfig:
-        """The config that `choose` gives in the leader, with its sizes of the pool, in every process."""
-        if self.leader is not None:
+        """The config that `choose` gives in the driver, with its sizes of the pool, in every process."""
+        if self.driver is not None:
             chosen = choose()
             cache = chosen.cache
             sizes = [cache.num_pages, cache.num_host_pages, chosen.scheduler.max_model_len]
-            self.leader.tell("config", *sizes, chosen.digest())
+            self.driver.tell("config", *sizes, chosen.digest())
             return chosen
         assert self._seat is not None
         message = self._seat.receive()
@@ -50,8 +50,8 @@ class Membership:
         return chosen
 
     def follow(self, runner: Runner) -> Never:
-        """A follower's life: run what the leader plans, then end this process."""
-        assert self._seat is not None, "the leader does not follow"
+        """A follower's life: run what the driver plans, then end this process."""
+        assert self._seat is not None, "the driver does not follow"
         follow(runner, self._seat)
         sys.exit(0)
 
@@ -68,5 +68,5 @@ def enter(config: EngineConfig, coordinator: str | None, num_processes: int | No
 
     channels = join(peers, config.digest())
     if peers.leads:
-        return Membership(Leader(channels), None)
+        return Membership(Driver(channels), None)
     return Membership(None, Seat(channels[0]))

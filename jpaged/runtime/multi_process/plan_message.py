@@ -8,7 +8,8 @@ Must not know: connections, executors.
 from dataclasses import fields
 from typing import Any
 
-from jpaged.core.output import (
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import (
     AdmittedSequence,
     PageCopy,
     PageGrant,
@@ -17,7 +18,6 @@ from jpaged.core.output import (
     ScheduledSequence,
     SchedulerOutput,
 )
-from jpaged.core.sampling_params import SamplingParams
 
 _DEFAULTS = SamplingParams()
 # What an executor needs no word of: how the host ends a sequence, and its text.
@@ -57,7 +57,7 @@ def from_message(message: list[Any]) -> SchedulerOutput:
 
 def _admitted_to(sequence: AdmittedSequence) -> list[Any]:
     return [
-        sequence.row_slot,
+        sequence.lane,
         sequence.request_id,
         sequence.index,
         sequence.token_ids,
@@ -69,9 +69,9 @@ def _admitted_to(sequence: AdmittedSequence) -> list[Any]:
 
 
 def _admitted_from(message: list[Any]) -> AdmittedSequence:
-    row_slot, request_id, index, token_ids, prompt_len, params, seed, stop_ids = message
+    lane, request_id, index, token_ids, prompt_len, params, seed, stop_ids = message
     return AdmittedSequence(
-        row_slot, request_id, index, tuple(token_ids), prompt_len, SamplingParams(**params), seed, tuple(stop_ids)
+        lane, request_id, index, tuple(token_ids), prompt_len, SamplingParams(**params), seed, tuple(stop_ids)
     )
 
 

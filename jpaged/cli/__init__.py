@@ -1,0 +1,1 @@
+"""The program `jpaged`: its commands and their flags."""

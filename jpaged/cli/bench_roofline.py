@@ -1,0 +1,107 @@
+"""`jpaged bench roofline`: its flags and how its result is shown.
+
+Lives here: the command.
+Promises: text for people by default, one JSON document with --json.
+Must not know: how anything is measured.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jpaged.cli.bench_output import check_at_least, check_writable, output_json_option, setup, show
+from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
+
+
+@click.command()
+@click.option("--batch", type=int, default=16, show_default=True, help="Rows of the decode step.")
+@click.option("--context", type=int, default=256, show_default=True, help="Tokens of each of its rows.")
+@click.option("--prompt-tokens", type=int, default=256, show_default=True, help="Tokens of the prefill step.")
+@click.option("--repeats", type=int, default=7, show_default=True, help="Samples of each time.")
+@click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens to bound.")
+@click.option("--num-prompts", type=int, default=None, help="Its first requests; default: all.")
+@click.option("--share-of", type=float, default=None, help="Total tokens/s of a run of it, to be compared.")
+@output_json_option
+@engine_options
+@json_option
+def roofline(
+    batch: int,
+    context: int,
+    prompt_tokens: int,
+    repeats: int,
+    dataset_path: Path | None,
+    num_prompts: int | None,
+    share_of: float | None,
+    output_json: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """What the machine can do, and how near to it each part of a step comes."""
+    from jpaged.bench.roofline import Rates
+    from jpaged.bench.roofline import roofline as measure
+    from jpaged.bench.workload import read_csv
+    from jpaged.bench.workload_bound import check_share, workload_bound
+    from jpaged.serving.llm import LLM
+
+    check_at_least("repeats", repeats, 3)
+    check_at_least("num_prompts", num_prompts, 1)
+    check_share(share_of)
+    if dataset_path is None and (share_of is not None or num_prompts is not None):
+        raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
+    check_writable(output_json)
+    seed = options["seed"]
+    llm = LLM(**pick(options, ENGINE_FIELDS))
+    limits = (llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len)
+    requests = None if dataset_path is None else read_csv(dataset_path, *limits, num_prompts)
+    result = measure(llm, batch=batch, context=context, prompt_tokens=prompt_tokens, repeats=repeats)
+    if requests is not None:
+        rates = result["rates"].get(llm.config.dtype, result["rates"]["float32"])
+        result["workload"] = workload_bound(llm, requests, Rates(**rates), share_of)
+    show(result | setup(llm), as_json, output_json, _text)
+
+
+_LABELS = {"products": "- of which products"}
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = ["Rates that XLA reaches here:"]
+    lines += [
+        f"  {name}: {rate['operations'] / 1e9:.0f} GFLOP/s in a large product, {rate['bytes'] / 1e9:.1f} GB/s in a "
+        "pass over a large array"
+        for name, rate in result["rates"].items()
+    ]
+    titles = {
+        "decode": f"A decode step, {result['batch']} rows of {result['context']} tokens",
+        "prefill": f"A prefill step, a prompt of {result['prompt_tokens']} tokens",
+    }
+    for step, title in titles.items():
+        lines.append(f"{title} ({result['dtype']}):")
+        lines += [
+            f"  {_LABELS.get(name, name):<19} {part['ms']:8.2f} ms, at least {part['least_ms']:7.2f}: {_share(part)}"
+            for name, part in result[step].items()
+        ]
+    return "\n".join([*lines, *_workload_lines(result.get("workload"))])
+
+
+def _workload_lines(bound: dict[str, Any] | None) -> list[str]:
+    if bound is None:
+        return []
+    lines = [
+        f"The workload, {bound['num_requests']} requests of {bound['total_num_tokens']} tokens, in at least "
+        f"{bound['num_steps_at_least']} steps:",
+        f"  at least {bound['least_seconds']:.2f} s (operations {bound['operations_seconds']:.2f}, bytes "
+        f"{bound['bytes_seconds']:.2f}), at most {bound['tokens_per_second_at_most']:.1f} total tokens/s",
+    ]
+    if bound["share"] is not None:
+        lines.append(f"  the run reached {bound['share']:.1%} of that")
+    return lines
+
+
+def _share(part: dict[str, Any]) -> str:
+    if part["share_of_bound"] is None:
+        return "too short to tell"
+    return (
+        f"{part['share_of_bound']:4.0%} of the bound ({part['gflops']:.0f} GFLOP/s, "
+        f"{part['gbytes_per_second']:.1f} GB/s)"
+    )

@@ -1,0 +1,1 @@
+"""Every option of an engine, checked once and then frozen."""

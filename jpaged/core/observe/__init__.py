@@ -1,0 +1,1 @@
+"""What happened: counters, records, and the digest of a run."""

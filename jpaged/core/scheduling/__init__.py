@@ -1,0 +1,1 @@
+"""What runs next: the scheduler, its plans, and how results come back."""

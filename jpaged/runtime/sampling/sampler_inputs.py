@@ -1,0 +1,55 @@
+"""What the sampler is told about each logits row of a step.
+
+Lives here: SamplingInputs and the split of a 64-bit seed into two words.
+Promises: arrays of one length, one entry a logits row; an entry of zeros in the spare slot is valid padding.
+Must not know: requests, models, where the logits come from.
+"""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int
+
+GREEDY_BELOW = 1e-5
+"""A temperature below this takes the largest logit. Dividing by it would gain nothing but infinities."""
+
+
+class SamplingInputs(NamedTuple):
+    """The sampling parameters of one step, one entry a logits row (`Q` of them). Integers are int32, the rest float32.
+
+    A padding entry has `lanes` at the spare slot (the last one of LaneState); its other fields may be anything
+    with a temperature of 0.
+    """
+
+    lanes: Int[Array, " Q"]  # index into LaneState
+    temperature: Float[Array, " Q"]  # below GREEDY_BELOW: greedy
+    top_p: Float[Array, " Q"]  # 1: off
+    min_p: Float[Array, " Q"]  # 0: off
+    repetition_penalty: Float[Array, " Q"]  # 1: off
+    presence_penalty: Float[Array, " Q"]  # 0: off
+    frequency_penalty: Float[Array, " Q"]  # 0: off
+    top_k: Int[Array, " Q"]  # 0: off
+    seed_hi: Int[Array, " Q"]  # bit patterns of the seed's two words, see split_seed
+    seed_lo: Int[Array, " Q"]
+    sample_index: Int[Array, " Q"]  # which of a request's n samples
+    output_position: Int[Array, " Q"]  # how many outputs precede this one
+    prompt_len: Int[Array, " Q"]
+    num_tokens: Int[Array, " Q"]  # prompt and outputs known before this sample
+    min_tokens: Int[Array, " Q"]
+    num_logprobs: Int[Array, " Q"]  # how many top logprobs; 0: the sampled token's only; -1: none at all
+
+
+def is_greedy(inputs: SamplingInputs) -> Bool[Array, " Q"]:
+    """Which rows take their largest logit."""
+    return inputs.temperature < GREEDY_BELOW
+
+
+def split_seed(seed: int) -> tuple[int, int]:
+    """The high and the low word of a seed in [-2**63, 2**63), each as the int32 with its bit pattern.
+
+    JAX with 64-bit types off would keep the low word alone, so that 0 and 2**32 would be one seed.
+    """
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed={seed} does not fit in 64 bits; use a seed from {-(2**63)} to {2**63 - 1}")
+    words = (seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF
+    high, low = (word - 2**32 if word >= 2**31 else word for word in words)
+    return high, low

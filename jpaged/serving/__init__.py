@@ -1,0 +1,1 @@
+"""From a model name to an engine that answers."""

@@ -1,0 +1,1 @@
+"""Text to ids and back, stop strings, and outputs as they grow."""
