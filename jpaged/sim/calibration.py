@@ -15,11 +15,11 @@ from pathlib import Path
 
 from jpaged.sim.cost_model import CostModel
 from jpaged.sim.hardware import hardware_named
-from jpaged.sim.ideal import used_params
 from jpaged.sim.paper import PAPER_PROFILES, paper_cost_model, paper_holds_for
 from jpaged.sim.profiles import load_profile
 from jpaged.sim.work import StepWork
-from models.config import PRESETS, ModelConfig
+from models.config import ModelConfig
+from models.families import PRESETS
 
 POINTS_PATH = Path("experiments/data/calibration_points.csv")
 PAGE_SIZE = 16
@@ -125,7 +125,7 @@ def is_possible(point: CalibrationPoint) -> bool:
     if point.phase != "prefill":
         return True
     peak = hardware_named(point.hardware).peak_flops("float16") * point.tensor_parallel_size
-    return point.ns >= 2e9 * used_params(MODELS[point.model]) * point.batch * point.tokens / peak
+    return point.ns >= 2e9 * MODELS[point.model].num_step_params * point.batch * point.tokens / peak
 
 
 def predicted_ns(cost_model: CostModel, point: CalibrationPoint) -> int:

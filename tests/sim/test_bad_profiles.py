@@ -7,7 +7,7 @@ import pytest
 
 from jpaged.sim.profiles import load_profile
 from jpaged.sim.step_log import read_step_log
-from models.config import PRESETS
+from models.families import PRESETS
 
 HEADER = "step,start_ns,device_ns,host_ns\n"
 OPT = PRESETS["opt-13b"]

@@ -17,7 +17,7 @@ from jpaged.sim.calibration import (
 )
 from jpaged.sim.paper import PAPER_PROFILES
 from jpaged.sim.profiles import load_profile
-from models.config import PRESETS
+from models.families import PRESETS
 
 ROOT = Path(__file__).parents[2]
 POINTS = read_points(ROOT / "experiments/data/calibration_points.csv")

@@ -3,7 +3,7 @@
 import pytest
 
 from jpaged.sim import hardware_named, pages_that_fit, swap_pages
-from models.config import PRESETS
+from models.families import PRESETS
 
 
 @pytest.mark.parametrize(

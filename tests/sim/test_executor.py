@@ -11,7 +11,7 @@ from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParam
 from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.sim import CostModel, LinearCostModel, SimExecutor, StepWork, VirtualClock, load_profile
 from jpaged.sim.step_log import LOG_COLUMNS, read_step_log, write_step_log
-from models.config import PRESETS
+from models.families import PRESETS
 
 OPT_13B = PRESETS["opt-13b"]
 FLAT = LinearCostModel(name="flat", launch_ns=1000.0, token_ns=10.0, host_step_ns=7.0, sequence_ns=100.0)

@@ -10,7 +10,7 @@ import pytest
 from jpaged.sim import LinearCostModel, StepWork, load_profile
 from jpaged.sim.fit import fit_steps, nonnegative_least_squares
 from jpaged.sim.step_log import StepLog, read_step_log, write_step_log
-from models.config import PRESETS
+from models.families import PRESETS
 
 TRUTH = LinearCostModel(
     name="truth",

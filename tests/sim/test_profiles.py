@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jpaged.sim import HARDWARE, LinearCostModel, StepWork, TableCostModel, load_profile, scaled
-from models.config import PRESETS
+from models.families import PRESETS
 
 OPT_13B, LLAMA_8B = PRESETS["opt-13b"], PRESETS["llama-3-8b"]
 DECODE = StepWork(16, 32, 32 * 500, samples=32)

@@ -47,7 +47,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
 @given(workloads(), st.sampled_from(["w.csv", "w.csv.gz"]))
 def test_a_saved_workload_comes_back_with_its_digest(tmp_path: Path, workload: Workload, name: str):
     save_csv(workload, tmp_path / name)
@@ -61,7 +61,6 @@ def test_a_saved_workload_comes_back_with_its_digest(tmp_path: Path, workload: W
     assert (tmp_path / name).read_bytes() == content
 
 
-@settings(deadline=None)
 @given(workloads(), st.data())
 def test_the_digest_tells_workloads_apart(workload: Workload, data: st.DataObject):
     assert replace(workload, name="other", notes=("x",)).digest() == workload.digest()
