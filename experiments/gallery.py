@@ -16,7 +16,7 @@ from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.core.requests.sequence import Sequence
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 
 # The paper counts blocks from 0; page 0 of a pool is the null page, so its block b is page b + 1 here.
 PAGE_SIZE = 4
@@ -145,7 +145,7 @@ def _play(engine: Engine, step: int, title: str, *, names: tuple[str, ...], word
     assert record.step == step
     counts = _ref_counts(record)
     lines = [f"Step {step}. {title}"]
-    for copy in record.copies:
+    for copy in record.moved(MoveKind.COPY):
         source, target = copy.source - 1, copy.target - 1
         lines.append(f"  copy block {source} -> block {target}: ref count {before[source]} -> {counts[source]}")
     for table in record.tables:

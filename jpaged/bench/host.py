@@ -10,8 +10,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from jpaged.bench.scripted import VOCAB_SIZE, host_engine
-from jpaged.core.cache.block_table import pages_for
-from jpaged.core.cache.page_pool import PagePool
+from jpaged.core.cache.page_pool import PagePool, pages_for
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
 

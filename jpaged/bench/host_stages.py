@@ -14,7 +14,7 @@ from typing import Any
 
 from jpaged.bench.measure import stage_seconds
 from jpaged.config.engine import CacheConfig, SchedulerConfig
-from jpaged.core.cache.block_table import pages_for
+from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.engine import Engine
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams

@@ -9,16 +9,17 @@ from collections import deque
 from typing import Any
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
-from jpaged.core.cache.reserved_cache import ReservedCache
+from jpaged.core.cache.prefixes import Prefixes
 from jpaged.core.executor import Clock, Executor, WallClock
 from jpaged.core.observe.stats import EngineStats, as_dict
 from jpaged.core.observe.step_records import StepRecorder
 from jpaged.core.requests.admission import Admission, RequestLimits, check_request, pages_needed
-from jpaged.core.requests.handoff import KVHandoff, PageMove
+from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
-from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.lookahead import expecting, sequences_to_continue
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta
+from jpaged.core.requests.sequence import SequenceGroup
+from jpaged.core.scheduling.kv_transfer import KVTransfer
+from jpaged.core.scheduling.lookahead import sequences_to_continue
+from jpaged.core.scheduling.plan import PageMove, SchedulerOutput, SequenceDelta
 from jpaged.core.scheduling.scheduler import Scheduler
 
 
@@ -50,7 +51,7 @@ class Engine:
             num_pages=cache.pool.num_pages,
             page_size=cache_config.page_size,
             max_num_waiting=max_num_waiting,
-            most_together=cache.most_together if isinstance(cache, ReservedCache) else None,
+            most_together=cache.most_together,
         )
         self._groups: dict[str, SequenceGroup] = {}
         self._num_added = 0
@@ -80,7 +81,7 @@ class Engine:
         except ValueError:
             self.stats.num_requests_refused += 1
             raise
-        group = SequenceGroup(request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
+        group = SequenceGroup(request, self._num_added, fit.max_len, fit.width)
         self._num_added += 1
         self._groups[request.request_id] = group
         self.scheduler.add(group)
@@ -112,15 +113,17 @@ class Engine:
         if not self.scheduler.has_unfinished:
             self._forget_plans()
             return []
-        if not self._in_flight and self.scheduler.kv_transfer.must_wait:
+        if not self._in_flight and self.scheduler.must_wait:
             return []
         try:
             if not self._in_flight:
-                self._submit([])
+                self._submit()
             if self.plans_ahead:
                 continuing = sequences_to_continue(self.scheduler, self._in_flight[-1][0])
+                for sequence in continuing:
+                    sequence.expect()
                 if continuing:
-                    self._submit(continuing)
+                    self._submit()
             plan, started = self._in_flight.popleft()
             result = self.executor.collect(started)
             collected = self.clock.now()
@@ -137,14 +140,13 @@ class Engine:
         self.stats.host_time = self.schedule_time + self.update_time
         return deltas
 
-    def _submit(self, continuing: list[Sequence]) -> None:
-        """Plan a step and start it; the next ids of `continuing` are still being drawn."""
+    def _submit(self) -> None:
+        """Plan a step and start it."""
         start = self.clock.now()
-        with expecting(continuing):
-            plan = self.scheduler.schedule(start)
-            self.stats.after_schedule(plan, self.scheduler)
-            if self.recorder is not None:
-                self.recorder.record(plan, start)
+        plan = self.scheduler.schedule(start)
+        self.stats.after_schedule(plan, self.scheduler)
+        if self.recorder is not None:
+            self.recorder.record(plan, start)
         self.schedule_time += self.clock.now() - start
         self.stats.host_time = self.schedule_time + self.update_time
         self._in_flight.append((plan, self.executor.submit(plan)))
@@ -158,11 +160,13 @@ class Engine:
         self._forget_plans()
         for request_id in list(self._groups):
             self.abort(request_id)
-        cache = self.scheduler.cache
-        for name in list(cache.pinned):
-            cache.unpin(name)
-        self.scheduler.kv_transfer.forget_outgoing()
-        cache.reset_prefix_cache()
+        prefixes, transfer = self.scheduler.cache.prefixes, self.scheduler.kv_transfer
+        for name in list(transfer.outgoing) if transfer else ():
+            self.sent(name)
+        if prefixes is not None:
+            for name in list(prefixes.pinned):
+                prefixes.unpin(name)
+        self.reset_prefix_cache()
 
     def send(self, request_id: str) -> KVHandoff:
         """Let a request go to another engine, between two steps; this one forgets it, but holds its pages until `sent`.
@@ -172,17 +176,19 @@ class Engine:
         group = self._groups.get(request_id)
         if group is None:
             raise ValueError(f"request_id={request_id!r}: no such request is here to be handed over")
-        handoff = self.scheduler.kv_transfer.send(group)
+        self._transfer()
+        handoff = self.scheduler.send(group)
         del self._groups[request_id]
         return handoff
 
     def sent(self, request_id: str) -> None:
         """The pages of a request that was sent have been copied, or are not wanted any more: let go of them."""
-        self.scheduler.kv_transfer.sent(request_id)
+        self._transfer().finish_send(request_id)
 
     def can_receive(self, handoff: KVHandoff) -> bool:
         """Whether `receive` would find room now."""
-        return self.scheduler.kv_transfer.can_receive(handoff)
+        self._transfer()
+        return self.scheduler.can_receive(handoff)
 
     def receive(self, handoff: KVHandoff) -> tuple[PageMove, ...]:
         """Give a request from another engine rows and pages here; returns what must be copied before `received`.
@@ -196,31 +202,37 @@ class Engine:
                 f"{handoff.request.width} sequences; here pages have {self.limits.page_size} tokens and {fit.width} "
                 "fit at once: give both engines the same page_size, and this one more pages"
             )
-        group = SequenceGroup(handoff.request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
+        group = SequenceGroup(handoff.request, self._num_added, fit.max_len, fit.width)
         self._num_added += 1
         self._groups[handoff.request.request_id] = group
-        return self.scheduler.kv_transfer.receive(group, handoff)
+        return self._transfer().start_receive(group, handoff)
 
     def received(self, request_id: str) -> None:
         """The pages of a request that arrives have been copied: it runs from the next step on."""
         group = self._groups.get(request_id)
         # It may have been ended meanwhile.
         if group is not None:
-            self.scheduler.kv_transfer.received(group)
+            self._transfer().finish_receive(group)
+            self.scheduler.run(group)
+
+    def _transfer(self) -> KVTransfer:
+        if self.scheduler.kv_transfer is None:
+            raise ValueError("no request can change engines here: it takes reservation='none' and continuous batching")
+        return self.scheduler.kv_transfer
 
     def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
         """Hold the cached pages of a prefix until `unpin(name)`; returns how many of its tokens they hold.
 
         Raises ValueError, and holds nothing, if an unfinished request could then never end.
         """
-        cache = self.scheduler.cache
-        num_tokens = cache.pin(name, token_ids, cache_salt)
+        cache, prefixes = self.scheduler.cache, self._prefixes()
+        num_tokens = prefixes.pin(name, token_ids, cache_salt)
         room = cache.pool.num_pages - cache.num_pinned
         for group in self._groups.values():
             prompt_len = len(group.request.prompt_token_ids)
             need = pages_needed(prompt_len, group.max_len, group.width, cache.page_size)
             if need > room:
-                cache.unpin(name)
+                prefixes.unpin(name)
                 raise ValueError(
                     f"prefix {name!r} would leave {room} pages, and request {group.request.request_id!r}, which still "
                     f"runs, may need {need}; pin a shorter prefix, or pin it later"
@@ -229,7 +241,21 @@ class Engine:
 
     def unpin(self, name: str) -> None:
         """Let go of a pinned prefix; its pages stay cached. Raises ValueError if there is none of that name."""
-        self.scheduler.cache.unpin(name)
+        self._prefixes().unpin(name)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix that no running request holds."""
+        if self.scheduler.cache.prefixes is not None:
+            self.scheduler.cache.prefixes.reset()
+
+    def check_pin(self, name: str) -> None:
+        """Raise ValueError if no prefix can be pinned under this name."""
+        self._prefixes().check_pin(name)
+
+    def _prefixes(self) -> Prefixes:
+        if self.scheduler.cache.prefixes is None:
+            raise ValueError("a prefix can only be pinned with reservation='none' and enable_prefix_caching=True")
+        return self.scheduler.cache.prefixes
 
     def metrics(self, request_id: str) -> RequestMetrics | None:
         """The metrics of a live request: kept up to date, and complete once it has finished. None if it is unknown."""

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from jpaged.core.engine import Engine
 from jpaged.core.requests.admission import check_request
-from jpaged.core.requests.handoff import KVHandoff, PageMove
+from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
-from jpaged.core.scheduling.plan import SequenceDelta
+from jpaged.core.scheduling.plan import PageMove, SequenceDelta
 
 
 class PageMover(Protocol):
@@ -109,7 +109,7 @@ def check_pair(prefill: Engine, decode: Engine) -> None:
         if here != there:
             raise ValueError(f"{name}={here} of the prefill engine is {there} of the decode engine; give both the same")
     for engine, role in ((prefill, "prefill"), (decode, "decode")):
-        if not engine.scheduler.kv_transfer.is_paged:
+        if engine.scheduler.kv_transfer is None:
             raise ValueError(
                 f"the {role} engine reserves pages or has static batches; give it reservation='none' and continuous "
                 "batching"

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 
 from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.gpu_check.sections import SectionRun
+from jpaged.runtime.page_mover import PageMover
 from jpaged.runtime.programs import ProgramTable
-from jpaged.runtime.swap import HostPages
 from jpaged.serving.llm import LLM
 from pallas_kernels import KVPages
 
@@ -148,17 +149,14 @@ def _bound(run: SectionRun, llm: LLM, batch: int, context: int, seconds: float) 
 
 def _round_trip() -> dict[str, Any]:
     """Whether pages that go to the host and come back elsewhere are the same, bit by bit."""
-    from jpaged.core.scheduling.plan import PageSwap
-
     keys = jax.random.split(jax.random.key(0), 2)
     k, v = (jax.random.normal(key, (3, 24, 8, 2, 64), "bfloat16") for key in keys)
     before = [np.asarray(array)[:, 1:20].view(np.uint16) for array in (k, v)]
     pool = KVPages(k, v)
-    held = HostPages(pool, ProgramTable())
-    held.take(pool, tuple(PageSwap(device=1 + i, host=i) for i in range(19)))
-    pool = held.give(
-        jax.tree.map(jax.numpy.zeros_like, pool), tuple(PageSwap(device=23 - i, host=i) for i in range(19))
-    )
+    mover = PageMover(pool, ProgramTable())
+    mover.run(pool, [PageMove(MoveKind.SWAP_OUT, 1 + i, i) for i in range(19)])
+    back = [PageMove(MoveKind.SWAP_IN, i, 23 - i) for i in range(19)]
+    pool = mover.run(jax.tree.map(jax.numpy.zeros_like, pool), back)
     after = [np.asarray(array)[:, 5:24][:, ::-1].view(np.uint16) for array in (pool.k, pool.v)]
     kinds = sorted(memory.kind for memory in jax.devices()[0].addressable_memories())
     return {"same_bytes": all((a == b).all() for a, b in zip(before, after, strict=True)), "memory_kinds": kinds}

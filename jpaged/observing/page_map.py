@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.scheduling.plan import MoveKind
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's palette without black, and without the sky blue that a tint of their blue looks like. Requests beyond
@@ -136,8 +137,8 @@ def _draw_marks(axes: Any, records: Sequence[StepRecord]) -> None:
     """Copies as arrows from source to target, evictions as crosses, preemptions as dotted lines."""
     size = 5.0 if len(records) <= 150 else 3.0
     for record in records:
-        sources = list(dict.fromkeys(copy.source for copy in record.copies))
-        for copy in record.copies:
+        sources = list(dict.fromkeys(copy.source for copy in record.moved(MoveKind.COPY)))
+        for copy in record.moved(MoveKind.COPY):
             # Those of one source are one arrow with several heads; another source's stands beside it.
             x = record.step + 0.8 * ((sources.index(copy.source) + 1) / (len(sources) + 1) - 0.5)
             axes.plot([x, x], copy, color="black", linewidth=0.8, zorder=3)
@@ -151,13 +152,13 @@ def _draw_marks(axes: Any, records: Sequence[StepRecord]) -> None:
 
 def _events(record: StepRecord) -> dict[str, list[str | None]]:
     """Who was hit by each kind of event in this step; None stands for nobody in particular."""
-    back = {swap.device for swap in record.swapped_in}
+    back = {move.target for move in record.moved(MoveKind.SWAP_IN)}
     returned = dict.fromkeys(t.request_id for t in record.tables if back & set(t.pages))
     return {
         "recomputed": list(record.preempted_recompute),
         "swapped out": list(record.preempted_swap),
         "swapped in": list(returned),
-        "copies": [None] if record.copies else [],
+        "copies": [None] if record.moved(MoveKind.COPY) else [],
         "evictions": [None] if record.evicted else [],
     }
 
@@ -214,7 +215,7 @@ def _legend(records: Sequence[StepRecord], colours: dict[str, str]) -> list[Any]
     if any(record.cached for record in records):
         handles.append(Patch(color=CACHED, label="cached, idle"))
     handles.append(Patch(facecolor=FREE, edgecolor="#888888", label="free"))
-    if any(record.copies for record in records):
+    if any(record.moved(MoveKind.COPY) for record in records):
         handles.append(Line2D([], [], color="black", marker="^", markersize=5, linewidth=0.8, label="copy-on-write"))
     if any(record.evicted for record in records):
         handles.append(Line2D([], [], color="black", marker="x", markersize=4, linestyle="", label="evicted"))

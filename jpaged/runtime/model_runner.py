@@ -19,18 +19,18 @@ import numpy as np
 
 from jpaged.config.engine import CacheConfig, ParallelConfig, SchedulerConfig
 from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
-from jpaged.core.scheduling.plan import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
+from jpaged.core.scheduling.plan import AdmittedSequence, SchedulerOutput, StepResult
 from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.memory import pool_dtype
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.multi_process.driver import Driver
+from jpaged.runtime.page_mover import PageMover
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.running_step import RunningStep, running_step
 from jpaged.runtime.sampling.sampler import init_lane_state, set_row
 from jpaged.runtime.stages import Stages
-from jpaged.runtime.step import copy_step, draw, forward
+from jpaged.runtime.step import draw, forward
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
-from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
 from models.partition import POOL_SPEC
 from pallas_kernels import kv_pages as pages
@@ -74,7 +74,6 @@ class ModelRunner:
         self._idle_since = 0.0
         self._last_ids: jax.Array | None = None
         self._dirty_lanes: set[int] = set()
-        self._num_copies = num_lanes
         self.params = params if self.mesh.shards > 1 else jax.device_put(params)
         self._allocate_pool = functools.partial(
             pages.allocate,
@@ -96,8 +95,14 @@ class ModelRunner:
         )
         self.kv_pages = self._allocate_pool()
         self.state = self.mesh.create(self._init_state)
-        num_host_pages = cache_config.num_host_pages
-        self.host_pages = HostPages(self.kv_pages, self.programs, self.mesh) if num_host_pages else None
+        self._swaps = cache_config.num_host_pages > 0
+        self.mover = PageMover(
+            self.kv_pages,
+            self.programs,
+            self.mesh,
+            num_copies=num_lanes,
+            copy_implementation=attention_implementation,
+        )
         sizes = {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
         specs = self.mesh.param_specs(model_config, params)
         self._forward = self.mesh.jit_model(
@@ -108,8 +113,6 @@ class ModelRunner:
             donate_argnums=(1, 2),
         )
         self._draw = self.mesh.jit(functools.partial(draw, **sizes), EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
-        copy = functools.partial(copy_step, implementation=attention_implementation)
-        self._copy = self.mesh.jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
         self._set_row = self.mesh.jit(set_row, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
 
     def submit(self, plan: SchedulerOutput) -> RunningStep:
@@ -188,11 +191,8 @@ class ModelRunner:
         for shape in self.buckets.all():
             self._forward_program(shape)
             self._draw_program(shape.num_samples)
-        self._copy_program()
         self._set_row_program()
-        if self.host_pages is not None:
-            self.host_pages.read_program(self.kv_pages)
-            self.host_pages.write_program(self.kv_pages)
+        self.mover.compile(self.kv_pages, swaps=self._swaps)
         return self.buckets.all()
 
     def describe_programs(self) -> str:
@@ -220,10 +220,6 @@ class ModelRunner:
             return self._draw.lower(self.state, logits, ints, floats)
 
         return self.programs.get(f"draw[Q={num_samples}]", lower)
-
-    def _copy_program(self) -> Any:
-        pairs = self.mesh.shape((2, self._num_copies))
-        return self.programs.get("copy_pages", lambda: self._copy.lower(self.kv_pages, pairs))
 
     def _set_row_program(self) -> Any:
         def lower() -> Any:
@@ -260,19 +256,5 @@ class ModelRunner:
         (self._dirty_lanes.add if has_rules else self._dirty_lanes.discard)(slot)
 
     def _move_pages(self, plan: SchedulerOutput) -> None:
-        # In this order: a page that goes out may come in again as another's, and be the target of a copy.
-        if plan.swapped_out or plan.swapped_in:
-            assert self.host_pages is not None, "a plan swaps pages, and there is no host pool"
-            self.host_pages.take(self.kv_pages, plan.swapped_out)
-            self.kv_pages = self.host_pages.give(self.kv_pages, plan.swapped_in)
-        if plan.copies:
-            self._run_copies(plan.copies)
-
-    def _run_copies(self, copies: tuple[PageCopy, ...]) -> None:
-        sources = {copy.source for copy in copies}
-        assert not any(copy.target in sources for copy in copies), "a page is both source and target of a step's copies"
-        for first in range(0, len(copies), self._num_copies):
-            pairs = np.zeros((2, self._num_copies), np.int32)
-            part = copies[first : first + self._num_copies]
-            pairs[:, : len(part)] = np.array(part, np.int32).T
-            self.kv_pages = self._copy_program()(self.kv_pages, self.mesh.put(pairs))
+        if plan.moves:
+            self.kv_pages = self.mover.run(self.kv_pages, plan.moves)

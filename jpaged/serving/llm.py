@@ -107,8 +107,7 @@ class LLM:
 
         Returns how many of its tokens are held: a multiple of the page size. Raises ValueError.
         """
-        cache = self.engine.scheduler.cache
-        cache.check_pin(name)
+        self.engine.check_pin(name)
         encode = None if self.tokenizer is None else self.tokenizer.encode
         prompts = parse_prompts(prompt, encode)
         if len(prompts) != 1:
@@ -178,7 +177,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix that no running request holds."""
-        self.engine.scheduler.cache.reset_prefix_cache()
+        self.engine.reset_prefix_cache()
 
     def _add(self, prompts: Any, sampling_params: Any, priority: Any = None) -> list[Response]:
         encode = None if self.tokenizer is None else self.tokenizer.encode

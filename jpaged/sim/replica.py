@@ -40,7 +40,7 @@ class SimReplica:
     @property
     def can_act(self) -> bool:
         """Whether a step would compute something."""
-        return self.engine.has_unfinished and not self.engine.scheduler.kv_transfer.must_wait
+        return self.engine.has_unfinished and not self.engine.scheduler.must_wait
 
     @property
     def busy_share(self) -> float:

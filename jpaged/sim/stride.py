@@ -8,7 +8,6 @@ Must not know: workloads, cost models.
 from itertools import pairwise
 from typing import NamedTuple
 
-from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.engine import Engine
 from jpaged.core.observe.memory_use import MemoryUse, memory_use
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
@@ -58,7 +57,7 @@ class Stride:
         if next_arrival_ns is not None and not self._scheduler.waiting:
             bound = next_arrival_ns if bound is None else min(bound, next_arrival_ns)
         works, times_ns = self._run(rows, most, bound)
-        before = memory_use(self._scheduler, sum(len(s.table.pages) for _, s in rows) * size - _known(rows))
+        before = memory_use(self._scheduler, sum(len(s.pages) for _, s in rows) * size - _known(rows))
         granted = self._take_pages(rows, [grant for grant in grants if grant.step < len(works)])
         self._note_steps(rows, works, times_ns, granted, before)
         self._append_tokens(rows, [time_ns / 1e9 for time_ns in times_ns[1:]])
@@ -100,7 +99,7 @@ class Stride:
         grants = [
             _Grant(step, row)
             for row, (_, s) in enumerate(rows)
-            for step in range(len(s.table.pages) * size - s.num_computed, most, size)
+            for step in range(len(s.pages) * size - s.num_computed, most, size)
         ]
         grants.sort()
         if len(grants) > room:
@@ -126,13 +125,13 @@ class Stride:
         granted: dict[int, list[PageGrant]] = {}
         if not grants:
             return granted
-        assert not isinstance(self._cache, ReservedCache), "what is reserved is there"
+        assert self._cache.supply is not None, "what is reserved is there"
         for step, row in grants:
             sequence = rows[row][1]
-            page = self._cache.pool.allocate()
-            sequence.table.pages.append(page)
+            page = self._cache.supply.pool.allocate()
+            sequence.pages.append(page)
             assert sequence.lane is not None
-            granted.setdefault(step, []).append(PageGrant(sequence.lane, len(sequence.table.pages) - 1, (page,)))
+            granted.setdefault(step, []).append(PageGrant(sequence.lane, len(sequence.pages) - 1, (page,)))
         return granted
 
     def _note_steps(
@@ -149,8 +148,8 @@ class Stride:
         first_step = self._scheduler.num_steps
         taken = sum(map(len, granted.values()))
         used = self._cache.num_used - taken
-        logical = sum(len(s.table.pages) for _, s in rows) - taken
-        reserved = isinstance(self._cache, ReservedCache)
+        logical = sum(len(s.pages) for _, s in rows) - taken
+        reserved = self._cache.supply is None
         growing = sum(1 for _, s in rows if s.deferred_finish is None)
         tail = logical * size - _known(rows)
         # The log has what the plan says, the executor may have charged for padded rows.

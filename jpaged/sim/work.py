@@ -7,7 +7,7 @@ Must not know: what any of it costs.
 
 from typing import NamedTuple
 
-from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput
 
 
 class StepWork(NamedTuple):
@@ -41,7 +41,7 @@ class StepWork(NamedTuple):
 def work_of(plan: SchedulerOutput, page_size: int) -> StepWork:
     """The work of a plan over pages of `page_size` tokens."""
     rows = plan.rows
-    moves = len(plan.samples), len(plan.copies), len(plan.swapped_out), len(plan.swapped_in)
+    moves = (len(plan.samples), *_page_moves(plan))
     if not rows:
         return StepWork(page_size, 0, 0, 0, 0, 0, 0, *moves)
     _, starts, counts = zip(*rows, strict=True)
@@ -86,7 +86,13 @@ def padded_work_of(plan: SchedulerOutput, page_size: int) -> StepWork:
         prefill_rows * pairs,
         prefill_rows * longest_start,
         len(plan.samples),
-        len(plan.copies),
-        len(plan.swapped_out),
-        len(plan.swapped_in),
+        *_page_moves(plan),
     )
+
+
+def _page_moves(plan: SchedulerOutput) -> tuple[int, int, int]:
+    """Pages that a plan copies, swaps out and swaps in."""
+    if not plan.moves:
+        return 0, 0, 0
+    kinds = [move.kind for move in plan.moves]
+    return kinds.count(MoveKind.COPY), kinds.count(MoveKind.SWAP_OUT), kinds.count(MoveKind.SWAP_IN)

@@ -15,12 +15,13 @@ from jpaged.core.requests.request import FinishReason, Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.plan import (
     AdmittedSequence,
-    PageCopy,
-    PageSwap,
+    MoveKind,
+    PageMove,
     PromptLogprobs,
     SchedulerOutput,
     StepResult,
     TokenLogprobs,
+    moves_of,
 )
 
 # hash() of a tuple of integers is the same in every process.
@@ -72,9 +73,10 @@ class OracleExecutor(SyncExecutor):
             assert column <= len(table), "a grant leaves a hole in the block table"
             table[column:] = pages
             self._check_pages(table)
-        self._swap_out(plan.swapped_out)
-        self._swap_in(plan.swapped_in)
-        self._copy(plan.copies)
+        assert [move.kind for move in plan.moves] == sorted(move.kind for move in plan.moves), "moves out of order"
+        self._swap_out(moves_of(plan.moves, MoveKind.SWAP_OUT))
+        self._swap_in(moves_of(plan.moves, MoveKind.SWAP_IN))
+        self._copy(moves_of(plan.moves, MoveKind.COPY))
         self._write(plan)
         return self._answer(plan)
 
@@ -88,28 +90,28 @@ class OracleExecutor(SyncExecutor):
     def _fill(self, page: int, cells: Iterable[Cell]) -> None:
         self.memory.update((page * self.page_size + offset, cell) for offset, cell in enumerate(cells))
 
-    def _swap_out(self, swaps: Sequence[PageSwap]) -> None:
+    def _swap_out(self, swaps: Sequence[PageMove]) -> None:
         # Two groups that share a page and leave in one step take a copy of it each.
-        self._check_swaps(swaps, {swap.host for swap in swaps})
-        for device, host in swaps:
+        self._check_swaps(swaps, [swap.source for swap in swaps], [swap.target for swap in swaps])
+        for _, device, host in swaps:
             self.host_memory[host] = self.page(device)
 
-    def _swap_in(self, swaps: Sequence[PageSwap]) -> None:
-        self._check_swaps(swaps, {swap.device for swap in swaps})
-        for device, host in swaps:
+    def _swap_in(self, swaps: Sequence[PageMove]) -> None:
+        self._check_swaps(swaps, [swap.target for swap in swaps], [swap.source for swap in swaps])
+        for _, host, device in swaps:
             self._fill(device, self.host_memory.pop(host))
 
-    def _check_swaps(self, swaps: Sequence[PageSwap], targets: set[int]) -> None:
-        self._check_pages(swap.device for swap in swaps)
-        assert all(1 <= swap.host <= self.num_host_pages for swap in swaps), "a host page is outside of the host pool"
-        assert len(targets) == len(swaps), "two pages are swapped into one"
+    def _check_swaps(self, swaps: Sequence[PageMove], devices: list[int], hosts: list[int]) -> None:
+        self._check_pages(devices)
+        assert all(1 <= host <= self.num_host_pages for host in hosts), "a host page is outside of the host pool"
+        assert len({swap.target for swap in swaps}) == len(swaps), "two pages are swapped into one"
 
-    def _copy(self, copies: Sequence[PageCopy]) -> None:
+    def _copy(self, copies: Sequence[PageMove]) -> None:
         targets = [copy.target for copy in copies]
         self._check_pages([*targets, *(copy.source for copy in copies)])
         assert len(set(targets)) == len(targets), "two copies have one target"
         assert not set(targets) & {copy.source for copy in copies}, "a copied page is another pair's source"
-        for source, target in copies:
+        for _, source, target in copies:
             self._fill(target, self.page(source))
 
     def _write(self, plan: SchedulerOutput) -> None:

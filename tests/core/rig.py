@@ -13,7 +13,6 @@ from clients import Clients
 from oracle_executor import GARBAGE, OracleExecutor, cells_of
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
-from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.engine import Engine
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
@@ -106,6 +105,11 @@ class Rig:
     def stats(self) -> dict[str, Any]:
         """The engine's numbers now."""
         return dict(self.engine.stats_dict())
+
+    @property
+    def pinned(self) -> dict[str, list[int]]:
+        """The pages of each pinned prefix."""
+        return self.cache.prefixes.pinned if self.cache.prefixes else {}
 
     def add(
         self,
@@ -221,9 +225,9 @@ class Rig:
     def check_reset(self) -> None:
         """Assert the second half of I7 on an idle engine. Nothing is pinned or cached afterwards."""
         self.check_idle()
-        for name in list(self.cache.pinned):
+        for name in list(self.pinned):
             self.engine.unpin(name)
-        self.cache.reset_prefix_cache()
+        self.engine.reset_prefix_cache()
         assert self.cache.pool.num_free == self.cache.pool.num_pages
         self.check()
 
@@ -252,10 +256,10 @@ class Rig:
         for slot, start, num_tokens in plan.rows:
             sequence = live[slot]  # the scheduled ones are running ones
             size = self.cache.page_size
-            for page in sequence.table.pages[start // size : (start + num_tokens - 1) // size + 1]:
+            for page in sequence.pages[start // size : (start + num_tokens - 1) // size + 1]:
                 # A prompt's last page is shared as soon as the plan is made, by siblings that are where its writer is.
-                holders = [s for s in live.values() if page in s.table.pages]
-                known = 1 if isinstance(self.cache, ReservedCache) else self.cache.pool.ref_count(page)
+                holders = [s for s in live.values() if page in s.pages]
+                known = 1 if self.cache.supply is None else self.cache.supply.pool.ref_count(page)
                 assert len(holders) == known
                 assert {s.num_computed for s in holders} == {start + num_tokens}, f"shared page {page} is written"
                 index = self.cache.prefix_cache

@@ -8,7 +8,7 @@ from rig import Rig
 
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
-from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, moves_of
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5]
@@ -44,9 +44,9 @@ def test_a9_two_beams_that_part_in_the_middle_of_a_page_do_not_write_into_one_sl
         nonlocal forked
         live = {s.lane: s for group in rig.scheduler.running for s in group.live}
         for slot, start, _ in plan.rows:
-            page = live[slot].table.pages[start // 4]
+            page = live[slot].pages[start // 4]
             assert rig.cache.pool.ref_count(page) == 1 or start < 2, "a shared page is written"
-        forked += len(plan.copies)
+        forked += len(moves_of(plan.moves, MoveKind.COPY))
 
     rig.executor.before_execute = watch
     rig.run()

@@ -95,9 +95,9 @@ def test_a9_a_shared_page_is_copied_before_the_first_write_that_divides_it() -> 
     rig.add(X[:3], 3, n=2)
     rig.step()
     shared = rig.executor.rows[rig.executor.plans[0].rows[0].lane].pages[0]
-    assert not rig.executor.plans[0].copies and rig.cache.pool.ref_count(shared) == 2
+    assert not rig.executor.plans[0].moves and rig.cache.pool.ref_count(shared) == 2
     rig.step()
-    (copy,) = rig.executor.plans[1].copies
+    (copy,) = rig.executor.plans[1].moves
     assert copy.source == shared
     rig.run()
     assert rig.stats["num_page_copies"] == 1

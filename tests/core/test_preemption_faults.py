@@ -142,7 +142,7 @@ def test_siblings_do_not_write_into_an_indexed_page_that_the_prompt_shares_with_
 
 def test_a_sibling_does_not_take_over_the_hashes_of_its_parents_outputs() -> None:
     rig = resumed_siblings()
-    rig.cache.reset_prefix_cache()
+    rig.engine.reset_prefix_cache()
     rig.run()  # the rig fails when a page is indexed under another text's hash
     for index in range(2):
         text = [*X[:6], *rig.ids("pair", index)]

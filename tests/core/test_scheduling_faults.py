@@ -132,7 +132,7 @@ def test_b12_a_failing_step_ends_every_request_and_the_engine_goes_on() -> None:
         rig.add(X[i : i + 5], 4, n=1 + i % 2)
     rig.step()
     good, rig.engine.executor = rig.engine.executor, Broken()
-    with pytest.raises(AssertionError, match="one id a sample"):
+    with pytest.raises(AssertionError, match="one id per sample"):
         rig.engine.step()
     assert not rig.engine.has_unfinished and rig.cache.num_used == 0
     assert all(metrics.finished is not None for metrics in rig.metrics.values())

@@ -182,7 +182,7 @@ class Traffic(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["nothing", "one", "all", "nothing", "reset", "nothing"]))
     def disturb(self, what: str) -> None:
         if what == "reset":
-            self.rig.cache.reset_prefix_cache()
+            self.rig.engine.reset_prefix_cache()
         elif what != "nothing":
             self.end_one_of(sorted(self.rig.engine._groups), whole=what == "all")
 
@@ -195,7 +195,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(prefix=st.sampled_from(PREFIXES), length=st.integers(1, 10), release=st.booleans())
     def pin(self, prefix: list[int], length: int, release: bool) -> None:
-        pinned = self.rig.cache.pinned
+        pinned = self.rig.pinned
         if release and pinned:
             self.rig.engine.unpin(next(iter(pinned)))
             return

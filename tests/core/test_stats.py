@@ -12,7 +12,7 @@ from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 
 # What may rise and fall: all else in the stats is a counter or a peak.
 GAUGES = {
@@ -167,8 +167,12 @@ def test_preemptions_are_told_apart_by_mode():
         assert sum(metrics.num_preemptions for metrics in watched.metrics.values()) == len(hit)
     assert sum(metrics.num_preemptions_swap for metrics in recomputing.metrics.values()) == 0
     assert swapping.stats["num_preemptions_recompute"] == 0
-    out = sum(len(record.swapped_out) for record in swapping.records)
-    assert out == sum(len(record.swapped_in) for record in swapping.records) == swapping.stats["num_pages_swapped_out"]
+    out = sum(len(record.moved(MoveKind.SWAP_OUT)) for record in swapping.records)
+    assert (
+        out
+        == sum(len(record.moved(MoveKind.SWAP_IN)) for record in swapping.records)
+        == swapping.stats["num_pages_swapped_out"]
+    )
     assert max(record.host_pages_used for record in swapping.records) > 0
 
 
@@ -209,7 +213,7 @@ def test_records_agree_with_the_pool_and_with_the_counters():
         by_request = record.by_request()
         assert sum(pages.logical for pages in by_request.values()) == record.pages_logical
         assert all(pages.physical <= pages.logical for pages in by_request.values())
-    assert sum(len(record.copies) for record in watched.records) == watched.stats["num_page_copies"] > 0
+    assert sum(len(record.moved(MoveKind.COPY)) for record in watched.records) == watched.stats["num_page_copies"] > 0
     assert sum(len(record.evicted) for record in watched.records) == watched.stats["num_evictions"] > 0
     assert sum(record.prefix_hit_tokens for record in watched.records) == watched.stats["prefix_hit_tokens"] > 0
     assert max(record.pages_saved for record in watched.records) == watched.stats["pages_saved_peak"]
@@ -239,4 +243,4 @@ def test_a_record_is_frozen_and_nothing_is_recorded_unless_asked_for():
         SchedulerConfig(max_model_len=32), CacheConfig(num_pages=8, page_size=4), Device(Ticks()), vocab_size=9
     )
     assert plain.recorder is None
-    assert plain.scheduler.cache.on_evict is None
+    assert plain.scheduler.cache.supply.on_evict is None

@@ -7,7 +7,7 @@ import pytest
 from rig import Rig
 
 from jpaged.core.requests.request import FinishReason
-from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, moves_of
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5]
@@ -58,10 +58,11 @@ def test_c7_a_page_goes_out_before_its_next_owner_writes_it_and_comes_back_as_it
 
     def watch(plan: SchedulerOutput) -> None:
         nonlocal reused
-        for device, host in plan.swapped_out:
+        out = moves_of(plan.moves, MoveKind.SWAP_OUT)
+        for _, device, host in out:
             snapshots[host] = rig.executor.page(device)
         given = {page for grant in plan.grants for page in grant.pages}
-        reused += len(given & {swap.device for swap in plan.swapped_out})
+        reused += len(given & {move.source for move in out})
 
     rig.executor.before_execute = watch
     rig.run_until_preempted(late)
@@ -78,13 +79,13 @@ def test_siblings_share_their_pages_on_the_host_and_again_when_they_are_back() -
     rig.add(Y[:8], 24)
     pair = rig.add(X[:8], 8, n=2)
     rig.run_until_preempted(pair)
-    (plan,) = [plan for plan in rig.executor.plans if plan.swapped_out]
+    (out,) = [out for plan in rig.executor.plans if (out := moves_of(plan.moves, MoveKind.SWAP_OUT))]
     group = rig.engine._groups[pair]
     first, second = (sequence.host_pages for sequence in group.sequences)
-    assert first[:2] == second[:2] and len(plan.swapped_out) == len({*first, *second})
-    while not rig.executor.plans[-1].swapped_in:
+    assert first[:2] == second[:2] and len(out) == len({*first, *second})
+    while not moves_of(rig.executor.plans[-1].moves, MoveKind.SWAP_IN):
         rig.step()
-    tables = [sequence.table.pages for sequence in group.sequences]
+    tables = [sequence.pages for sequence in group.sequences]
     assert tables[0][:2] == tables[1][:2] and rig.cache.pool.ref_count(tables[0][0]) == 2
     rig.run()
 
@@ -133,7 +134,7 @@ def test_h11_whatever_the_moment_an_abort_gives_pages_rows_and_host_pages_back_w
         for name in names[moment % 2 :: 2]:
             group = rig.engine._groups.get(name)
             rig.end(name)
-            assert group is None or not any(s.table.pages or s.host_pages for s in group.sequences)
+            assert group is None or not any(s.pages or s.host_pages for s in group.sequences)
         rig.step(2)
         left = {group.request.request_id for group in (*rig.scheduler.running, *rig.scheduler.waiting)}
         assert not left & set(names[moment % 2 :: 2])
@@ -148,7 +149,7 @@ def test_h13_a_step_that_fails_while_pages_move_frees_everything_once() -> None:
     rig = swapping(6, 8)
 
     def fail(plan: SchedulerOutput) -> None:
-        if plan.swapped_out:
+        if moves_of(plan.moves, MoveKind.SWAP_OUT):
             raise RuntimeError("the copy failed")
 
     rig.executor.before_execute = fail
@@ -171,7 +172,7 @@ def test_a_group_is_not_brought_back_only_to_go_out_again_at_once(n: int) -> Non
         rig.add(X[i : i + 6], 10, n=n)
     rig.run()
     plans = rig.executor.plans
-    assert any(plan.swapped_in for plan in plans)
+    assert any(moves_of(plan.moves, MoveKind.SWAP_IN) for plan in plans)
     for plan, following in pairwise(plans):
-        back = {swap.device for swap in plan.swapped_in}
-        assert not back & {swap.device for swap in following.swapped_out}
+        back = {move.target for move in moves_of(plan.moves, MoveKind.SWAP_IN)}
+        assert not back & {move.source for move in moves_of(following.moves, MoveKind.SWAP_OUT)}

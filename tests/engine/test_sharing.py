@@ -14,6 +14,7 @@ import pytest
 
 from jpaged import LLM, BeamSearchParams, SamplingParams
 from jpaged.core.engine import Engine
+from jpaged.core.scheduling.plan import MoveKind, moves_of
 from tests.engine.tiny import random_prompts, tiny_llm, token_ids
 
 COMMON = random_prompts(1, 17, 17, seed=9)[0]
@@ -164,13 +165,13 @@ def test_c7_pages_that_were_swapped_out_come_back_byte_for_byte(monkeypatch):
 
     def watch(plan: Any) -> None:
         nonlocal compared
-        kept.update((swap.host, contents(swap.device)) for swap in plan.swapped_out)
+        kept.update((out.target, contents(out.source)) for out in moves_of(plan.moves, MoveKind.SWAP_OUT))
         move(plan)
-        copied = {copy.target for copy in plan.copies}
-        for swap in plan.swapped_in:
-            if swap.device not in copied:
+        copied = {copy.target for copy in moves_of(plan.moves, MoveKind.COPY)}
+        for back in moves_of(plan.moves, MoveKind.SWAP_IN):
+            if back.target not in copied:
                 compared += 1
-                np.testing.assert_array_equal(contents(swap.device), kept[swap.host])
+                np.testing.assert_array_equal(contents(back.target), kept[back.source])
 
     monkeypatch.setattr(runner, "_move_pages", watch)
     answer(llm)
@@ -180,7 +181,7 @@ def test_c7_pages_that_were_swapped_out_come_back_byte_for_byte(monkeypatch):
 def test_pinned_pages_survive_pressure_and_are_hit_until_they_are_unpinned(alone):
     llm = engine(num_pages=26)
     assert llm.pin_prefix("common", COMMON) == 16
-    held = list(llm.engine.scheduler.cache.pinned["common"])
+    held = list(llm.engine.scheduler.cache.prefixes.pinned["common"])
     stream = llm.stream(PROMPTS, PARAMS)
     searched = token_ids(llm.beam_search(SEARCHED, SEARCH, use_tqdm=False))
     list(stream)
@@ -214,7 +215,7 @@ def test_a_pin_that_cannot_be_is_refused_and_holds_nothing():
     running = llm.stream([[5] * 40], SamplingParams(n=2, max_tokens=22, ignore_eos=True, seed=1))
     with pytest.raises(ValueError, match=r"prefix 'b' would leave 20 pages.*may need 22"):
         llm.pin_prefix("b", [7] * 9)
-    assert list(llm.engine.scheduler.cache.pinned) == ["a"]
+    assert list(llm.engine.scheduler.cache.prefixes.pinned) == ["a"]
     assert sum(len(delta.token_ids) for delta in running) == 44
     with pytest.raises(ValueError, match=r"needs 34 pages, the pool has 26, 4 of them pinned"):
         llm.beam_search([[5] * 40], BeamSearchParams(beam_width=4, max_tokens=22), use_tqdm=False)
@@ -223,7 +224,7 @@ def test_a_pin_that_cannot_be_is_refused_and_holds_nothing():
         engine(enable_prefix_caching=False).pin_prefix("a", COMMON)
 
 
-@pytest.mark.parametrize("when", ["a page goes out", "a page comes in", "a page is copied"])
+@pytest.mark.parametrize("when", list(MoveKind)[:3])
 def test_a_step_that_fails_while_pages_move_ends_every_request_and_the_next_call_is_right(alone, monkeypatch, when):
     llm = engine(tight=True, preemption_mode="swap")
     llm.pin_prefix("a", COMMON[:4])
@@ -231,9 +232,7 @@ def test_a_step_that_fails_while_pages_move_ends_every_request_and_the_next_call
 
     def fail(plan: Any) -> None:
         move(plan)
-        if {"a page goes out": plan.swapped_out, "a page comes in": plan.swapped_in, "a page is copied": plan.copies}[
-            when
-        ]:
+        if moves_of(plan.moves, when):
             raise RuntimeError("the device is on fire")
 
     monkeypatch.setattr(llm.runner, "_move_pages", fail)
@@ -243,7 +242,7 @@ def test_a_step_that_fails_while_pages_move_ends_every_request_and_the_next_call
     monkeypatch.setattr(llm.runner, "_move_pages", move)
     ends = {(d.prompt_index, d.index): d.finish_reason for d in stream if d.finish_reason}
     assert len(ends) == sum(params.n for params in PARAMS) and "abort" in ends.values()
-    assert not llm.engine.has_unfinished and not llm.engine.scheduler.cache.pinned
+    assert not llm.engine.has_unfinished and not llm.engine.scheduler.cache.prefixes.pinned
     assert llm.stats()["pages_cached"] == 0
     check_idle(llm)
     assert answer(llm) == alone

@@ -12,9 +12,10 @@ from typing import Any
 
 from rig import Rig, StepClock
 
-from jpaged.core.requests.handoff import KVHandoff, PageMove
+from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import PageMove
 from jpaged.fleet.disaggregation import Disaggregated, check_can_move, send_all
 
 VOCAB_SIZE = 16
@@ -82,7 +83,7 @@ class Pair:
 
     def move(self, moves: tuple[PageMove, ...]) -> None:
         """Copy what the sender's pages hold into the receiver's."""
-        for source, target in moves:
+        for _, source, target in moves:
             assert self.prefill.cache.pool.ref_count(source) > 0, "a page is copied after its sender let go of it"
             assert self.decode.cache.pool.ref_count(target) > 0, "a page is copied to nobody"
             self.decode.executor._fill(target, self.prefill.executor.page(source))
@@ -91,14 +92,14 @@ class Pair:
     def step_prefill(self) -> None:
         """A step of the prefill engine; whoever got a first token waits to be pulled."""
         engine = self.prefill.engine
-        self.num_waits += engine.scheduler.kv_transfer.must_wait
+        self.num_waits += engine.scheduler.must_wait
         deltas = engine.step()
         self.clients.take(deltas)
         self.pending.extend(send_all(engine, deltas))
 
     def step_decode(self) -> None:
         """A step of the decode engine."""
-        self.num_waits += self.decode.engine.scheduler.kv_transfer.must_wait
+        self.num_waits += self.decode.engine.scheduler.must_wait
         self.clients.take(self.decode.engine.step())
         if self.decode.executor.plans:
             rows = self.decode.executor.rows.values()

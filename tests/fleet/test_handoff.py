@@ -94,7 +94,7 @@ def test_the_two_as_one_give_the_oracles_answers_with_a_decode_pool_for_one_requ
     while both.has_unfinished:
         pair.clients.take(both.step())
         pair.check()
-        most_held = max(most_held, len(pair.prefill.cache.outgoing))
+        most_held = max(most_held, len(pair.prefill.scheduler.kv_transfer.outgoing))
     pair.check_idle()
     assert both.num_pages_moved == pair.num_moved == 16
     assert most_held > 1, "nobody had to wait for room on the decode side"
@@ -146,7 +146,7 @@ def test_an_aborted_request_leaves_no_trace_wherever_it_stands(where: str) -> No
     for _ in range({"prefill": 0, "decode": 1, "between": 2}[where]):
         pair.clients.take(both.step())
     victim = {"prefill": names[0], "between": names[1], "decode": names[0]}[where]
-    places = {"between": pair.prefill.cache.outgoing, "decode": pair.decode.engine._groups}
+    places = {"between": pair.prefill.scheduler.kv_transfer.outgoing, "decode": pair.decode.engine._groups}
     assert victim in places.get(where, pair.prefill.engine._groups)
     ended = both.abort(victim)
     assert [(d.request_id, d.finish_reason) for d in ended] == [(victim, FinishReason.ABORT)]
@@ -183,7 +183,7 @@ def test_a_step_that_fails_ends_everything_on_both_sides() -> None:
     pair.decode.executor.before_execute = fail
     with pytest.raises(RuntimeError, match="on fire"):
         both.step()
-    assert not both.has_unfinished and not pair.prefill.cache.outgoing
+    assert not both.has_unfinished and not pair.prefill.scheduler.kv_transfer.outgoing
     for rig in pair.rigs:
         rig.forget_unfinished()
         rig.check_reset()

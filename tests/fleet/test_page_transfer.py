@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from jpaged import LLM, SamplingParams
-from jpaged.core.requests.handoff import PageMove
 from jpaged.core.requests.request import Request
+from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.fleet.disaggregation import Disaggregated
 from jpaged.fleet.replica_set import ReplicaSet
 from jpaged.fleet.router import Router
-from jpaged.runtime.page_transfer import PoolTransfer
+from jpaged.runtime.page_mover import PageMover, PoolTransfer
+from jpaged.runtime.programs import ProgramTable
 from pallas_kernels.kv_pages import allocate
 from tests.engine.tiny import random_prompts, tiny_llm
 
@@ -30,7 +31,7 @@ def filled(num_pages: int, dtype: Any, seed: int) -> Any:
     rng = np.random.default_rng(seed)
     pool = allocate(2, num_pages, 4, 2, 8, dtype)
     pool = jax.tree.map(lambda a: jnp.asarray(rng.integers(-100, 100, a.shape), jnp.float32).astype(a.dtype), pool)
-    return types.SimpleNamespace(kv_pages=pool)
+    return types.SimpleNamespace(kv_pages=pool, mover=PageMover(pool, ProgramTable()))
 
 
 def as_bytes(pool: Any) -> list[np.ndarray]:
@@ -41,7 +42,7 @@ def as_bytes(pool: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize("count", [1, 16, 19])
 def test_named_pages_arrive_byte_for_byte_and_nothing_else_changes(dtype: Any, count: int) -> None:
     source, target = filled(40, dtype, 0), filled(30, dtype, 1)
-    moves = tuple(PageMove(39 - i, 5 + i) for i in range(count))
+    moves = tuple(PageMove(MoveKind.RECEIVE, 39 - i, 5 + i) for i in range(count))
     before, there = as_bytes(target.kv_pages), as_bytes(source.kv_pages)
     PoolTransfer(source, target).move(moves)
     for old, sent, new in zip(before, there, as_bytes(target.kv_pages), strict=True):
@@ -65,25 +66,28 @@ def test_pools_with_other_pages_are_refused() -> None:
 
 TWO_DEVICES = """
 import types, jax, numpy as np, jax.numpy as jnp
-from jpaged.core.requests.handoff import PageMove
-from jpaged.runtime.page_transfer import PoolTransfer
+from jpaged.config.engine import ParallelConfig
+from jpaged.core.scheduling.plan import MoveKind, PageMove
+from jpaged.runtime.mesh import DeviceMesh
+from jpaged.runtime.page_mover import PageMover, PoolTransfer
+from jpaged.runtime.programs import ProgramTable
+from models.partition import POOL_SPEC
 from pallas_kernels import KVPages
 devices = jax.devices()
 assert len(devices) == 4
-def pool(value, place):
+def pool(value, over):
+    mesh = DeviceMesh(ParallelConfig(tensor_parallel_size=len(over)), over)
     array = jnp.full((2, 9, 4, 2, 8), value, jnp.float32)
-    return types.SimpleNamespace(kv_pages=KVPages(*(jax.device_put(array, place) for _ in range(2))))
-def spread(over):
-    mesh = jax.sharding.Mesh(np.array(over), ("tp",))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, None, "tp"))
+    kv_pages = KVPages(*(jax.device_put(array, mesh.sharding(POOL_SPEC) or mesh.device) for _ in range(2)))
+    return types.SimpleNamespace(kv_pages=kv_pages, mover=PageMover(kv_pages, ProgramTable(), mesh))
 for here, there in (
-    (devices[0], devices[1]),
-    (spread(devices[:2]), spread(devices[2:])),
-    (devices[0], spread(devices[2:])),
+    (devices[:1], devices[1:2]),
+    (devices[:2], devices[2:]),
+    (devices[:1], devices[2:]),
 ):
     source, target = pool(1.0, here), pool(0.0, there)
     place = target.kv_pages.k.sharding
-    PoolTransfer(source, target).move((PageMove(3, 5), PageMove(4, 1)))
+    PoolTransfer(source, target).move((PageMove(MoveKind.RECEIVE, 3, 5), PageMove(MoveKind.RECEIVE, 4, 1)))
     k = target.kv_pages.k
     assert k.sharding.is_equivalent_to(place, k.ndim), (k.sharding, place)
     assert np.asarray(k)[:, [1, 5]].min() == 1 and np.asarray(k).sum() == 2 * 2 * 4 * 2 * 8

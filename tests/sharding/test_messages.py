@@ -8,9 +8,9 @@ import pytest
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.plan import (
     AdmittedSequence,
-    PageCopy,
+    MoveKind,
     PageGrant,
-    PageSwap,
+    PageMove,
     Sample,
     ScheduledSequence,
     SchedulerOutput,
@@ -31,9 +31,12 @@ PLAN = SchedulerOutput(
         AdmittedSequence(5, "", 0, (1,), 1, SamplingParams(temperature=0.0), 0, ()),
     ),
     grants=(PageGrant(4, 0, (9, 8, 7)),),
-    copies=(PageCopy(3, 9),),
-    swapped_out=(PageSwap(2, 0),),
-    swapped_in=(PageSwap(5, 1), PageSwap(6, 2)),
+    moves=(
+        PageMove(MoveKind.SWAP_OUT, 2, 0),
+        PageMove(MoveKind.SWAP_IN, 1, 5),
+        PageMove(MoveKind.SWAP_IN, 2, 6),
+        PageMove(MoveKind.COPY, 3, 9),
+    ),
     preempted=("other",),
 )
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jpaged.core.scheduling.plan import PageCopy, PageSwap, Sample, ScheduledSequence, SchedulerOutput
+from jpaged.core.scheduling.plan import MoveKind, PageMove, Sample, ScheduledSequence, SchedulerOutput
 from jpaged.sim import StepWork, padded_work_of, work_of
 
 
@@ -43,11 +43,12 @@ def test_a_fork_draws_several_times_from_one_row():
 
 
 def test_pages_that_move_are_counted_and_an_empty_plan_is_no_work():
-    moves = {"copies": (PageCopy(1, 2),) * 3, "swapped_out": (PageSwap(1, 2),) * 2, "swapped_in": (PageSwap(3, 4),)}
-    work = work_of(plan_of([(8, 1)], [0], **moves), 4)
+    kinds = [MoveKind.SWAP_OUT] * 2 + [MoveKind.SWAP_IN] + [MoveKind.COPY] * 3
+    moves = tuple(PageMove(kind, 1, 2) for kind in kinds)
+    work = work_of(plan_of([(8, 1)], [0], moves=moves), 4)
     assert (work.page_copies, work.pages_swapped_out, work.pages_swapped_in) == (3, 2, 1)
     assert work_of(SchedulerOutput(0), 4) == StepWork(4)
-    assert work_of(SchedulerOutput(0, **moves), 4) == StepWork(
+    assert work_of(SchedulerOutput(0, moves=moves), 4) == StepWork(
         4, page_copies=3, pages_swapped_out=2, pages_swapped_in=1
     )
 
@@ -77,7 +78,7 @@ def test_a_stride_of_decode_steps_is_the_plans_one_after_another(starts: list[in
 
 
 def test_moves_are_paid_for_once_in_a_stride():
-    work = work_of(plan_of([(8, 1)], [0], copies=(PageCopy(1, 2),)), 16)
+    work = work_of(plan_of([(8, 1)], [0], moves=(PageMove(MoveKind.COPY, 1, 2),)), 16)
     assert work.page_copies == 1
     assert work.after_decode_step().page_copies == 0
 

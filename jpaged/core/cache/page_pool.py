@@ -1,11 +1,9 @@
-"""The fixed set of page ids, who is free, and how often each is held.
+"""The fixed set of page ids, which are free, and how often each is held.
 
-Lives here: PagePool.
-Promises: an id is either free or held, never both and never twice; page 0 (the null page) is nobody's.
-Must not know: sequences, prefixes, arrays.
+An id is either free or held, never both and never twice; page 0 (the null page) is nobody's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class PagePool:
@@ -57,6 +55,17 @@ class PagePool:
         self._is_free[page] = True
         self._free.append(page)
 
+    def translate(self, tables: Iterable[Iterable[int]], pages: Mapping[int, int]) -> list[list[int]]:
+        """The tables in the terms of this pool, whose `pages` have just been allocated: shared ones are held again."""
+        made = [[pages[page] for page in table] for table in tables]
+        seen: set[int] = set()
+        for table in made:
+            for page in table:
+                if page in seen:
+                    self.hold(page)
+                seen.add(page)
+        return made
+
     def check(self, held: Iterable[int], cached: Iterable[int]) -> None:
         """Assert I1 and I2 against what the tables (`held`, a page as often as held) and the cache say."""
         counts = [0] * (self.num_pages + 1)
@@ -68,3 +77,8 @@ class PagePool:
         assert not kept & set(self._free), "a page is both free and held"
         assert len(kept) + len(self._free) == self.num_pages, "a page is neither free nor held"
         assert self._ref_counts[0] == 0, "the null page is held"
+
+
+def pages_for(num_tokens: int, page_size: int) -> int:
+    """How many pages `num_tokens` tokens fill, the last one perhaps in part."""
+    return -(-num_tokens // page_size)

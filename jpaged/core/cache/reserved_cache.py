@@ -1,18 +1,15 @@
-"""Where KV lives in the systems before PagedAttention: one run of pages a sequence, reserved at its start.
+"""Where KV lives in the systems before PagedAttention: one run of pages per sequence, reserved at its start.
 
-Lives here: ReservedCache, the counterpart of CacheManager, and how much each rule reserves.
-Promises: a sequence that was admitted never lacks a page; nothing is shared; all of a group gets room, or none.
-Must not know: who waits, who runs, what a step costs.
+A sequence that was admitted never lacks a page; nothing is shared; all of a group gets room, or none.
 """
 
 from collections.abc import Callable, Iterable
 
 from jpaged.config.engine import CacheConfig
-from jpaged.core.cache.block_table import pages_for
 from jpaged.core.cache.contiguous import BuddyAllocator, ContiguousAllocator, FirstFitAllocator
-from jpaged.core.cache.swap_space import SwapSpace
+from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.plan import PageCopy, PageSwap
+from jpaged.core.scheduling.plan import MoveKind, PageMove
 
 Estimate = Callable[[int], int | None]
 
@@ -25,32 +22,25 @@ ESTIMATES: dict[str, Estimate] = {
 
 
 class ReservedCache:
-    """The reserved pages of every sequence of an engine; `reservation` is oracle, pow2, max or batch.
+    """The reserved pages of every sequence of an engine (a MemoryPolicy); `reservation` is oracle, pow2, max or batch.
 
     The first three round a run up to a power of two of pages (a buddy allocator), as Orca does; "batch" reserves what
     the static batch of a group is padded to. A page is the unit, so the same kernels run; the pages of a sequence
     are neighbours.
     """
 
-    prefix_cache = None
+    supply = prefix_cache = prefixes = swap = None
     num_pinned = 0
-    num_evictions = 0
-    num_swapped_out = 0
-    num_swapped_in = 0
 
     def __init__(self, config: CacheConfig, max_model_len: int) -> None:
         assert config.num_pages is not None, "the number of pages is resolved before the engine is built"
         self.page_size = config.page_size
         self.reservation = config.reservation
         self.max_model_len = max_model_len
-        self.swap_space = SwapSpace(0)
-        self.pinned: dict[str, list[int]] = {}
-        self.aside: set[int] = set()
+        self.moves: list[PageMove] = []
         self.num_page_copies = 0
-        self.on_evict: Callable[[int], None] | None = None
         self.pool = self._new_pool(config.num_pages)
         self._runs: dict[Sequence, int] = {}
-        self._pending: list[PageCopy] = []
 
     @property
     def num_available(self) -> int:
@@ -74,7 +64,7 @@ class ReservedCache:
         return self._new_pool(self.pool.num_pages).how_many(pages, wanted)
 
     def num_cached_tokens(self, group: SequenceGroup) -> int:
-        """None: nothing outlives its sequence."""
+        """0: nothing outlives its sequence."""
         return 0
 
     def fits(self, group: SequenceGroup, reserve: int) -> bool:
@@ -89,89 +79,48 @@ class ReservedCache:
         for sequence in group.live:
             start = self.pool.allocate(pages)
             self._runs[sequence] = start
-            sequence.table.pages = list(range(start + 1, start + 1 + pages))
-        # Nothing is shared, so each computes the prompt for itself.
-        group.forked = True
+            sequence.pages = list(range(start + 1, start + 1 + pages))
 
     def tokens_to_compute(self, group: SequenceGroup) -> int:
-        """Tokens of a waiting group that are to be computed before it samples: its prompt once a sequence."""
+        """Tokens of a waiting group to compute before it samples: its prompt, once per sequence."""
         return sum(len(sequence.token_ids) for sequence in group.live)
 
     def pages_to_grow(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
-        """None: all were reserved."""
+        """0: all pages were reserved."""
         return 0
 
     def owns(self, sequence: Sequence, position: int) -> bool:
         """Whether a page is held for the position."""
-        return position < sequence.table.capacity
+        return position < len(sequence.pages) * self.page_size
 
-    def grow(self, sequence: Sequence, end: int) -> tuple[int, PageCopy | None]:
-        """Nothing changes: the slots up to `end` are there."""
-        assert end <= sequence.table.capacity, "a sequence outgrows its reservation"
-        return len(sequence.table.pages), None
+    def grow(self, sequence: Sequence, end: int) -> int:
+        """The slots up to `end` are there already: no column changes."""
+        assert end <= len(sequence.pages) * self.page_size, "a sequence outgrows its reservation"
+        return len(sequence.pages)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Never: siblings are admitted apart."""
-        raise AssertionError("sequences of a reserving cache share nothing")
-
-    def replace_with_fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child` go on as a copy of `parent`: its whole run is copied into the child's, before the next step."""
-        pairs = zip(parent.table.pages, child.table.pages, strict=True)
-        self._pending.extend(PageCopy(source, target) for source, target in pairs)
-        self.num_page_copies += len(parent.table.pages)
-        child.num_computed = parent.num_computed
-
-    def take_copies(self) -> list[PageCopy]:
-        """The copies that the next step is to make first."""
-        copies, self._pending = self._pending, []
-        return copies
-
-    def commit(self, group: SequenceGroup, sequence: Sequence, num_written: int) -> None:
-        """Nothing: no page is found again by its contents."""
+        """Let `child` go on as a copy of `parent`, whose whole run is copied into the child's before the next step."""
+        pairs = zip(parent.pages, child.pages, strict=True)
+        self.moves += (PageMove(MoveKind.COPY, source, target) for source, target in pairs)
+        self.num_page_copies += len(parent.pages)
+        child.fork_from(parent, self.page_size)
 
     def release(self, sequence: Sequence) -> None:
         """Give the run of a sequence back."""
         start = self._runs.pop(sequence, None)
         if start is not None:
             self.pool.free(start)
-        sequence.table.pages = []
-        sequence.num_computed = 0
+        sequence.pages = []
+        sequence.restart()
 
-    def swap_out(self, sequences: list[Sequence]) -> list[PageSwap] | None:
-        """Never."""
-        return None
-
-    def can_swap_in(self, sequences: list[Sequence], reserve: int) -> bool:
-        """Never."""
-        return False
-
-    def swap_in(self, sequences: list[Sequence]) -> list[PageSwap]:
-        """Never."""
-        raise AssertionError("nothing was swapped out")
-
-    def pin(self, name: str, token_ids: tuple[int, ...], cache_salt: str | None = None) -> int:
-        """Raises ValueError: nothing can be shared."""
-        raise ValueError(f"a prefix cannot be pinned with reservation={self.reservation!r}: use reservation='none'")
-
-    def check_pin(self, name: str) -> None:
-        """Raises ValueError, as `pin` does."""
-        self.pin(name, ())
-
-    def unpin(self, name: str) -> None:
-        """Raises ValueError: nothing is pinned."""
-        raise ValueError(f"prefix {name!r} is not pinned; pinned are: none")
-
-    def reset_prefix_cache(self) -> None:
-        """Nothing is cached."""
-
-    def check(self, sequences: Iterable[Sequence]) -> None:
+    def check(self, sequences: Iterable[Sequence], outgoing: Iterable[list[int]]) -> None:
         """Assert that every page is free or in one run, and each run that of a live sequence."""
-        holders = [sequence for sequence in sequences if sequence.table.pages]
+        holders = [sequence for sequence in sequences if sequence.pages]
         assert set(holders) == set(self._runs), "a run without a sequence, or a sequence without a run"
-        pages = [page for sequence in holders for page in sequence.table.pages]
+        pages = [page for sequence in holders for page in sequence.pages]
         assert len(set(pages)) == len(pages), "a page is in two runs"
         assert all(1 <= page <= self.pool.num_pages for page in pages), "a run leaves the pool"
-        taken = sum(self.pool.size_of(len(sequence.table.pages)) for sequence in holders)
+        taken = sum(self.pool.size_of(len(sequence.pages)) for sequence in holders)
         assert taken == self.num_used, "pages are lost"
 
     def _reserved(self, prompt_len: int, max_len: int) -> int:

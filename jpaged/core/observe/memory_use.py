@@ -7,7 +7,6 @@ Must not know: how the parts are drawn or averaged.
 
 from typing import NamedTuple
 
-from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.scheduling.scheduler import Scheduler
 
 
@@ -42,11 +41,11 @@ def memory_use(scheduler: Scheduler, tail_slots: int) -> MemoryUse:
     cache = scheduler.cache
     held = cache.num_used * cache.page_size
     free = cache.pool.num_pages * cache.page_size - held
-    if not isinstance(cache, ReservedCache):
+    if cache.supply is not None:
         return MemoryUse(held - tail_slots, 0, tail_slots, 0, free)
     tokens = reserved = internal = 0
     for group in scheduler.running:
-        run = cache.reserved_tokens(group)
+        run = cache.reserved_tokens(group) or 0
         for sequence in group.live:
             # What a static batch computes beyond a sequence's own end is nobody's token.
             known = min(len(sequence.token_ids), group.max_len)

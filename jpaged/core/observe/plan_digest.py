@@ -22,10 +22,12 @@ digest.
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
-from jpaged.core.scheduling.plan import PageGrant, SchedulerOutput
+from jpaged.core.scheduling.plan import MoveKind, PageGrant, SchedulerOutput
 
 ENCODING_VERSION = 1
+_MOVES = {MoveKind.SWAP_OUT: "swapped_out", MoveKind.SWAP_IN: "swapped_in", MoveKind.COPY: "copies"}
 
 
 class PlanDigest:
@@ -43,7 +45,7 @@ class PlanDigest:
     def add(self, plan: SchedulerOutput) -> None:
         """Take in the next plan."""
         slots = tuple(row.lane for row in plan.rows)
-        facts: dict[str, object] = {}
+        facts: dict[str, Any] = {}
         if slots != self._slots:
             facts["slots"] = self._slots = slots
         newcomers = {admitted.lane for admitted in plan.admitted}
@@ -54,11 +56,10 @@ class PlanDigest:
             facts["samples"] = [(sample.row, sample.lane) for sample in plan.samples]
         if plan.admitted:
             facts["admitted"] = [(a.lane, a.request_id, a.index, len(a.token_ids)) for a in plan.admitted]
-        if plan.copies:
-            facts["copies"] = [(copy.source, copy.target) for copy in plan.copies]
-        for name, swaps in (("swapped_out", plan.swapped_out), ("swapped_in", plan.swapped_in)):
-            if swaps:
-                facts[name] = [(swap.device, swap.host) for swap in swaps]
+        for kind, source, target in plan.moves:
+            # Of a swap the device's page comes first, in both directions.
+            pages = (target, source) if kind is MoveKind.SWAP_IN else (source, target)
+            facts.setdefault(_MOVES[kind], []).append(pages)
         if plan.preempted:
             facts["preempted"] = tuple(plan.preempted)
         self._take(plan.step, plan.grants, facts)

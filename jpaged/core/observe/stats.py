@@ -121,7 +121,7 @@ def table_totals(scheduler: Scheduler) -> tuple[int, int]:
         sequences = group.sequences if len(group.sequences) == 1 else group.live
         seen: set[int] | None = set() if len(sequences) > 1 else None
         for sequence in sequences:
-            pages = sequence.table.pages
+            pages = sequence.pages
             if not pages:
                 continue
             held = len(pages)
@@ -130,7 +130,7 @@ def table_totals(scheduler: Scheduler) -> tuple[int, int]:
                 if pages[-1] in seen:
                     continue
                 seen.add(pages[-1])
-            empty = held * page_size - len(sequence.token_ids)
+            empty = held * page_size - len(sequence.token_ids) - sequence.num_pending
             if empty > 0:
                 tail += empty
     return logical, tail
@@ -138,7 +138,7 @@ def table_totals(scheduler: Scheduler) -> tuple[int, int]:
 
 def as_dict(stats: EngineStats, scheduler: Scheduler) -> dict[str, float | int | None]:
     """The host core's part of `LLM.stats()`. A median of nothing is None."""
-    cache = scheduler.cache
+    cache, supply, swap = scheduler.cache, scheduler.cache.supply, scheduler.cache.swap
     return {
         "num_requests_refused": stats.num_requests_refused,
         "num_requests_finished": stats.num_requests_finished,
@@ -160,11 +160,11 @@ def as_dict(stats: EngineStats, scheduler: Scheduler) -> dict[str, float | int |
         "prefix_hit_tokens": scheduler.prefix_hit_tokens,
         "prefix_hit_tokens_resumed": scheduler.resumed_hit_tokens,
         "num_page_copies": cache.num_page_copies,
-        "num_evictions": cache.num_evictions,
-        "num_pages_swapped_out": cache.num_swapped_out,
-        "num_pages_swapped_in": cache.num_swapped_in,
-        "host_pages_total": cache.swap_space.num_pages,
-        "host_pages_free": cache.swap_space.num_free,
+        "num_evictions": supply.num_evictions if supply else 0,
+        "num_pages_swapped_out": swap.num_swapped_out if swap else 0,
+        "num_pages_swapped_in": swap.num_swapped_in if swap else 0,
+        "host_pages_total": swap.num_pages if swap else 0,
+        "host_pages_free": swap.num_free if swap else 0,
         "median_queue_ms": _median_ms(stats.queue_time),
         "median_ttft_ms": _median_ms(stats.ttft),
         "median_itl_ms": _median_ms(stats.itl),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jpaged.core.requests.sequence import SequenceStatus
-from jpaged.core.scheduling.plan import PageCopy, PageSwap, SchedulerOutput
+from jpaged.core.scheduling.plan import MoveKind, PageMove, SchedulerOutput, moves_of
 from jpaged.core.scheduling.scheduler import Scheduler
 
 
@@ -63,21 +63,14 @@ class StepRecord:
     tables: tuple[SequencePages, ...]
     cached: tuple[int, ...]
     evicted: tuple[int, ...]
-    copies: tuple[PageCopy, ...]
+    moves: tuple[PageMove, ...]
     preempted_recompute: tuple[str, ...]
     preempted_swap: tuple[str, ...]
-    swapped_out: tuple[PageSwap, ...]
-    swapped_in: tuple[PageSwap, ...]
 
     @property
     def pages_cached(self) -> int:
         """Idle pages of the prefix cache."""
         return len(self.cached)
-
-    @property
-    def pages_shared(self) -> int:
-        """Pages that several sequences hold."""
-        return sum(count for holders, count in self.ref_counts.items() if holders > 1)
 
     @property
     def pages_logical(self) -> int:
@@ -93,6 +86,10 @@ class StepRecord:
     def tail_waste(self) -> float:
         """The share of the held slots that no known token fills."""
         return self.tail_slots / (self.pages_used * self.page_size) if self.pages_used else 0.0
+
+    def moved(self, kind: MoveKind) -> tuple[PageMove, ...]:
+        """The moves of one kind that came before the step's writes."""
+        return moves_of(self.moves, kind)
 
     def by_request(self) -> dict[str, RequestPages]:
         """The pages of each running request."""
@@ -120,13 +117,14 @@ class StepRecorder:
         self._scheduler = scheduler
         self._evicted: list[int] = []
         self._hit_tokens = scheduler.prefix_hit_tokens
-        scheduler.cache.on_evict = self._evicted.append
+        if scheduler.cache.supply is not None:
+            scheduler.cache.supply.on_evict = self._evicted.append
 
     def record(self, plan: SchedulerOutput, now: float) -> None:
         """Take in a plan that was just made, while its pages are held and none has been given back."""
         scheduler, cache = self._scheduler, self._scheduler.cache
         tables = tuple(
-            SequencePages(group.request.request_id, s.index, tuple(s.table.pages), len(s.token_ids))
+            SequencePages(group.request.request_id, s.index, tuple(s.pages), len(s.token_ids))
             for group in scheduler.running
             for s in group.live
         )
@@ -144,18 +142,16 @@ class StepRecorder:
                 num_samples=len(plan.samples),
                 pages_used=cache.num_used,
                 pages_free=cache.pool.num_free,
-                host_pages_used=cache.swap_space.num_pages - cache.swap_space.num_free,
+                host_pages_used=cache.swap.num_pages - cache.swap.num_free if cache.swap else 0,
                 ref_counts=dict(sorted(Counter(holders.values()).items())),
                 tail_slots=_tail_slots(tables, cache.page_size),
                 prefix_hit_tokens=scheduler.prefix_hit_tokens - self._hit_tokens,
                 tables=tables,
                 cached=cache.prefix_cache.idle_pages if cache.prefix_cache else (),
                 evicted=tuple(self._evicted),
-                copies=plan.copies,
+                moves=plan.moves,
                 preempted_recompute=tuple(r for r in plan.preempted if r not in swapped),
                 preempted_swap=tuple(r for r in plan.preempted if r in swapped),
-                swapped_out=plan.swapped_out,
-                swapped_in=plan.swapped_in,
             )
         )
         self._evicted.clear()

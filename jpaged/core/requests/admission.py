@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jpaged.core.cache.block_table import pages_for
+from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.requests.request import Request
 
 MostTogether = Callable[[int, int, int], int]

@@ -1,23 +1,11 @@
-"""A request on its way from one engine to another, with its KV.
+"""A request on its way from one engine to another, with its KV. The receiver goes on where the sender stopped."""
 
-Lives here: KVHandoff, PageMove, and how a running group becomes a handoff and a handoff a group.
-Promises: plain facts; whoever takes a request in goes on exactly where its sender stopped.
-Must not know: pools, queues, how bytes are moved.
-"""
-
-from collections.abc import Sequence as Items
+from collections import abc
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from jpaged.core.requests.request import Request, RequestMetrics
 from jpaged.core.requests.sequence import Sequence, SequenceGroup, SequenceStatus
-
-
-class PageMove(NamedTuple):
-    """Copy a page, every layer of it, from the sender's pool into the receiver's."""
-
-    source: int
-    target: int
 
 
 class HandedSequence(NamedTuple):
@@ -53,18 +41,18 @@ def handoff_of(group: SequenceGroup, page_size: int) -> KVHandoff:
         raise ValueError(f"request {name!r}: beam searches and static batches stay with the engine they began on")
     if len(group.unfinished) > len(live):
         raise ValueError(f"request {name!r}: some of its sequences wait for their turn; give it a pool for all at once")
-    drawn = group.status is SequenceStatus.RUNNING and all(
+    sampled = group.status is SequenceStatus.RUNNING and all(
         s.num_outputs and s.num_computed + 1 == len(s.token_ids) for s in live
     )
-    if not drawn:
+    if not sampled:
         raise ValueError(f"request {name!r} has not got its newest tokens: hand it over after a step that gave it some")
     handed = tuple(
-        HandedSequence(s.index, tuple(s.token_ids), s.num_computed, tuple(s.table.pages), s.last_token) for s in live
+        HandedSequence(s.index, tuple(s.token_ids), s.num_computed, tuple(s.pages), s.last_token) for s in live
     )
     return KVHandoff(group.request, page_size, handed, group.metrics)
 
 
-def restore_group(group: SequenceGroup, handoff: KVHandoff) -> Items[Sequence]:
+def restore_group(group: SequenceGroup, handoff: KVHandoff) -> abc.Sequence[Sequence]:
     """Let a new group stand where the handoff says, without pages; returns its live sequences, in the handoff's order.
 
     Sequences that the handoff lacks have ended before.
@@ -75,8 +63,8 @@ def restore_group(group: SequenceGroup, handoff: KVHandoff) -> Items[Sequence]:
             sequence.status = SequenceStatus.FINISHED
             continue
         facts = handed[sequence.index]
-        sequence.token_ids = list(facts.token_ids)
-        sequence.num_computed = facts.num_computed
+        sequence.become(facts.token_ids)
+        sequence.restart(facts.num_computed)
         sequence.last_token = facts.last_token
     group.active = group.unfinished
     group.forked = True

@@ -1,14 +1,9 @@
-"""The progress of a request: its token streams, and what they share.
+"""The progress of a request: its token streams, and what they share."""
 
-Lives here: Sequence, SequenceGroup, SequenceStatus.
-Promises: `num_computed` tokens of a sequence have their KV in its pages once every plan handed out has run.
-Must not know: who schedules, how pages are found.
-"""
-
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from jpaged.core.cache.block_table import BlockTable
 from jpaged.core.requests.beam import BeamState
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.scheduling.plan import TokenLogprobs
@@ -32,13 +27,23 @@ class StaticBatch(NamedTuple):
 
 
 class Sequence:
-    """One token stream: prompt and output ids, how many are computed, where they are.
+    """One token stream of a request.
 
-    `lane` is its place in the executor's per-row state while it runs. `page_hashes` is the chain over its full
-    pages as far as it was needed; `num_indexed` of its pages have been offered to the prefix cache. While it is
-    swapped out, its KV is in `host_pages`. `needs_resend`: its ids or pages have changed in a way that the executor
-    cannot know (a beam was replaced by a fork of another), so that it is to be told all of them again. `last_token` is when its newest
-    output came. `deferred_finish`: it has ended for its user, why, and goes on as padding until its static batch ends.
+        0 <= indexed <= computed <= known + pending <= max_len, in tokens
+
+        indexed   in full pages that the prefix cache has been offered: `num_indexed` pages
+        computed  their KV is in `pages` once every plan handed out has run
+        known     the host has their ids, prompt and outputs: `token_ids`
+        pending   plans in flight are sampling their ids, and later plans count on it
+
+    (A static batch pads a sequence to its own end, which may be beyond max_len.) These four are changed by the methods
+    below alone, `pages`, `host_pages` (where its KV is while it is swapped out) and `page_hashes` (the chain over its
+    full pages, as far as it was needed) by the cache alone; a test sees to both.
+
+    `lane` is its index in the executor's batch while it runs. `needs_resend`: its ids or pages have changed in a way
+    that the executor cannot know (a beam was replaced by a fork of another), so it is to be told all of them again.
+    `last_token` is when its newest output came. `deferred_finish`: it has ended for its user, why, and goes on as
+    padding until its static batch ends.
     """
 
     __slots__ = (
@@ -51,40 +56,77 @@ class Sequence:
         "needs_resend",
         "num_computed",
         "num_indexed",
+        "num_pending",
         "page_hashes",
+        "pages",
         "prompt_len",
         "status",
         "stop_reason",
-        "table",
         "token_ids",
     )
 
-    def __init__(self, index: int, prompt_token_ids: tuple[int, ...], page_size: int) -> None:
+    def __init__(self, index: int, prompt_token_ids: tuple[int, ...]) -> None:
         self.index = index
         self.prompt_len = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
-        self.num_computed = 0
-        self.table = BlockTable(page_size)
+        self.num_computed = self.num_indexed = self.num_pending = 0
+        self.pages: list[int] = []
         self.host_pages: list[int] = []
+        self.page_hashes: list[bytes] = []
         self.needs_resend = False
         self.lane: int | None = None
         self.status = SequenceStatus.WAITING
-        self.page_hashes: list[bytes] = []
-        self.num_indexed = 0
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.last_token: float | None = None
         self.deferred_finish: tuple[FinishReason, int | str | None] | None = None
 
     @property
+    def num_tokens(self) -> int:
+        """Its length as scheduling sees it: known tokens, and those that are being sampled."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
     def num_outputs(self) -> int:
-        """Generated tokens so far."""
+        """Generated tokens that are known."""
         return len(self.token_ids) - self.prompt_len
 
     @property
     def finished(self) -> bool:
         """Whether it will get no more tokens."""
         return self.status is SequenceStatus.FINISHED
+
+    def append(self, token_id: int) -> None:
+        """Its next id is known, which may have been pending."""
+        self.token_ids.append(token_id)
+        if self.num_pending:
+            self.num_pending -= 1
+
+    def expect(self) -> None:
+        """Count on the id that a plan in flight is sampling."""
+        self.num_pending += 1
+
+    def compute_to(self, end: int) -> None:
+        """A plan computes its tokens up to position `end`."""
+        self.num_computed = end
+
+    def index_to(self, num_pages: int) -> None:
+        """The prefix cache has been offered its first `num_pages` pages."""
+        self.num_indexed = num_pages
+
+    def restart(self, num_computed: int = 0, num_indexed: int = 0) -> None:
+        """Its pages hold the KV of its first `num_computed` tokens alone: none once they were given back."""
+        self.num_computed, self.num_indexed, self.num_pending = num_computed, num_indexed, 0
+
+    def fork_from(self, parent: "Sequence", page_size: int) -> None:
+        """It has been computed as far as its parent, whose pages it has or copies."""
+        self.restart(parent.num_computed, parent.num_indexed)
+        # The parent's chain may go on over outputs of its own, which it had before a preemption.
+        self.page_hashes = parent.page_hashes[: parent.num_computed // page_size]
+
+    def become(self, token_ids: Iterable[int]) -> None:
+        """It is given up for another stream with these ids."""
+        self.token_ids = list(token_ids)
 
 
 class SequenceGroup:
@@ -115,11 +157,11 @@ class SequenceGroup:
         "width",
     )
 
-    def __init__(self, request: Request, order: int, page_size: int, max_len: int, width: int) -> None:
+    def __init__(self, request: Request, order: int, max_len: int, width: int) -> None:
         self.request = request
         self.order = order
         self.max_len = max_len
-        self.sequences = [Sequence(i, request.prompt_token_ids, page_size) for i in range(request.width)]
+        self.sequences = [Sequence(i, request.prompt_token_ids) for i in range(request.width)]
         self.width = width
         self.start_next_wave()
         self.prompt_logprobs: list[TokenLogprobs] = []
@@ -149,6 +191,12 @@ class SequenceGroup:
     def finished(self) -> bool:
         """Whether all its sequences have finished."""
         return not self.live and not self.unfinished
+
+    @property
+    def first_end(self) -> int:
+        """How far its parent computes before anybody samples: of a group that is to fork, the prompt alone."""
+        parent = self.live[0]
+        return len(parent.token_ids) if self.forked else parent.prompt_len
 
     def start_next_wave(self) -> None:
         """Let the next sequences wait for their turn, which begins with the prompt."""

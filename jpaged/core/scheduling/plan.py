@@ -1,11 +1,11 @@
 """What the scheduler says to an executor, and what comes back.
 
-Lives here: SchedulerOutput and its parts, StepResult and its parts, SequenceDelta.
-Promises: frozen snapshots of plain numbers; nothing in a plan changes after it was handed out.
-Must not know: live sequences, arrays.
+All are frozen snapshots of plain numbers: nothing in a plan changes after it was handed out.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from jpaged.core.requests.request import FinishReason
@@ -14,7 +14,7 @@ from jpaged.core.requests.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class AdmittedSequence:
-    """A sequence takes a lane: all that an executor must keep of it until the slot is given to another.
+    """A sequence gets a lane: all that an executor must keep of it until the lane is given to another.
 
     `token_ids` are all ids known now, prompt and, after a preemption, outputs. Later ids are those that the
     executor samples itself in this lane.
@@ -38,18 +38,30 @@ class PageGrant(NamedTuple):
     pages: tuple[int, ...]
 
 
-class PageCopy(NamedTuple):
-    """Copy a page, every layer of it, before this step writes."""
+class MoveKind(IntEnum):
+    """From which pool to which a page moves. The moves of a plan are made in this order.
 
+    A page that goes out may come in again as another's, and be the target of a copy. RECEIVE is no part of a plan:
+    another engine's pool is the source, and the receiver holds back what depends on it.
+    """
+
+    SWAP_OUT = 0
+    SWAP_IN = 1
+    COPY = 2
+    RECEIVE = 3
+
+
+class PageMove(NamedTuple):
+    """Copy page `source` of one pool, every layer of it, to page `target` of another, or of the same."""
+
+    kind: MoveKind
     source: int
     target: int
 
 
-class PageSwap(NamedTuple):
-    """Move a page's contents between a page of the device's pool and one of the host's."""
-
-    device: int
-    host: int
+def moves_of(moves: Iterable[PageMove], kind: MoveKind) -> tuple[PageMove, ...]:
+    """The moves of one kind."""
+    return tuple(move for move in moves if move.kind is kind)
 
 
 class ScheduledSequence(NamedTuple):
@@ -61,7 +73,7 @@ class ScheduledSequence(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Draw a token for `lane` from the last token that `rows[row]` computes in this step."""
+    """Sample a token for `lane` from the last token that `rows[row]` computes in this step."""
 
     row: int
     lane: int
@@ -71,8 +83,7 @@ class Sample(NamedTuple):
 class SchedulerOutput:
     """The plan of one step; `samples` may name a row several times (a fork).
 
-    An executor first swaps out, then swaps in, then copies pages, then computes: a page that leaves may be given to
-    another in the same plan.
+    An executor makes the `moves` in their order, that of MoveKind, and then computes.
     """
 
     step: int
@@ -80,9 +91,7 @@ class SchedulerOutput:
     samples: tuple[Sample, ...] = ()
     admitted: tuple[AdmittedSequence, ...] = ()
     grants: tuple[PageGrant, ...] = ()
-    copies: tuple[PageCopy, ...] = ()
-    swapped_out: tuple[PageSwap, ...] = ()
-    swapped_in: tuple[PageSwap, ...] = ()
+    moves: tuple[PageMove, ...] = ()
     preempted: tuple[str, ...] = ()
 
     @property

@@ -1,18 +1,13 @@
-"""The plan of a step while it is being made.
+"""The plan of a step while it is being made, with whose its rows and samples are. The budget never falls below zero."""
 
-Lives here: PlanBuilder: collects rows, samples, grants and copies, and remembers whose they are.
-Promises: `finish` freezes all of it; the budget never falls below zero.
-Must not know: why a sequence is scheduled.
-"""
-
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
 from jpaged.core.scheduling.plan import (
     AdmittedSequence,
-    PageCopy,
     PageGrant,
-    PageSwap,
+    PageMove,
     Sample,
     ScheduledSequence,
     SchedulerOutput,
@@ -41,13 +36,10 @@ class PlanBuilder:
         self.sample_targets: list[Target] = []
         self.admitted: list[AdmittedSequence] = []
         self.grants: list[PageGrant] = []
-        self.copies: list[PageCopy] = []
-        self.swapped_out: list[PageSwap] = []
-        self.swapped_in: list[PageSwap] = []
         self.preempted: list[str] = []
 
     def admit(self, group: SequenceGroup, sequence: Sequence) -> None:
-        """Tell the executor who takes the sequence's lane, and which pages it has already."""
+        """Tell the executor which sequence has its lane now, and which pages it has already."""
         assert sequence.lane is not None
         request = group.request
         self.admitted.append(
@@ -66,38 +58,38 @@ class PlanBuilder:
 
     def grant(self, sequence: Sequence, column: int) -> None:
         """Tell the executor the pages of the sequence's block table from `column` on, if there are any."""
-        pages = sequence.table.pages
+        pages = sequence.pages
         if column < len(pages):
             assert sequence.lane is not None
             self.grants.append(PageGrant(sequence.lane, column, tuple(pages[column:])))
 
     def compute(self, group: SequenceGroup, sequence: Sequence, end: int) -> int:
         """Add a row that computes the sequence's tokens up to `end`; returns the row's index."""
-        slot = sequence.lane
-        assert slot is not None
+        lane = sequence.lane
+        assert lane is not None
         start = sequence.num_computed
         self.budget -= end - start
         assert self.budget >= 0, "more tokens are scheduled than the step's budget"
-        self.rows.append(ScheduledSequence(slot, start, end - start))
-        self.row_targets.append(Target(group, sequence, slot))
-        sequence.num_computed = end
+        self.rows.append(ScheduledSequence(lane, start, end - start))
+        self.row_targets.append(Target(group, sequence, lane))
+        sequence.compute_to(end)
         return len(self.rows) - 1
 
     def next_token(self, group: SequenceGroup, sequence: Sequence) -> None:
-        """Compute the sequence's newest token and draw the next: `compute` and `sample` in one, for decode steps."""
-        slot, start, rows = sequence.lane, sequence.num_computed, self.rows
-        assert slot is not None and self.budget > 0
+        """Compute the sequence's newest token and sample the next: `compute` and `sample` in one, for decode steps."""
+        lane, start, rows = sequence.lane, sequence.num_computed, self.rows
+        assert lane is not None and self.budget > 0
         self.budget -= 1
         # `_new`: half the time of a call, and this is the line that every running sequence passes at every step.
-        target = _new(Target, (group, sequence, slot))
-        self.samples.append(_new(Sample, (len(rows), slot)))
+        target = _new(Target, (group, sequence, lane))
+        self.samples.append(_new(Sample, (len(rows), lane)))
         self.sample_targets.append(target)
-        rows.append(_new(ScheduledSequence, (slot, start, 1)))
+        rows.append(_new(ScheduledSequence, (lane, start, 1)))
         self.row_targets.append(target)
-        sequence.num_computed = start + 1
+        sequence.compute_to(start + 1)
 
     def sample(self, row: int, group: SequenceGroup, sequence: Sequence) -> None:
-        """Let `sequence` draw its next token from the last token of `row`."""
+        """Sample the next token of `sequence` from the last token of `row`."""
         target = self.row_targets[row]
         if target.sequence is not sequence:
             assert sequence.lane is not None
@@ -105,16 +97,14 @@ class PlanBuilder:
         self.samples.append(Sample(row, target.lane))
         self.sample_targets.append(target)
 
-    def finish(self) -> SchedulerOutput:
-        """The frozen plan."""
+    def finish(self, moves: Iterable[PageMove]) -> SchedulerOutput:
+        """The frozen plan, which first makes these moves."""
         return SchedulerOutput(
             step=self.step,
             rows=tuple(self.rows),
             samples=tuple(self.samples),
             admitted=tuple(self.admitted),
             grants=tuple(self.grants),
-            copies=tuple(self.copies),
-            swapped_out=tuple(self.swapped_out),
-            swapped_in=tuple(self.swapped_in),
+            moves=tuple(sorted(moves, key=lambda move: move.kind)),
             preempted=tuple(self.preempted),
         )

@@ -1,26 +1,30 @@
 """What runs next: continuous batching with chunked prefill under one token budget.
 
-Lives here: Scheduler: schedule() -> SchedulerOutput, update(plan, result) -> deltas.
-Promises: the first group in the policy's order always advances; a group is preempted whole; a plan exceeds neither
-the budget nor the rows nor the pages.
-Must not know: arrays, executors, text.
+There is no prefill phase and no decode phase: a sequence has known (or pending) tokens that are not computed yet, and
+each step computes some of them; whoever has all of its own computed gets the next one sampled. A prompt, a chunk of
+one, a resumed sequence and a decode step differ in how many those are alone.
+
+The first group in the policy's order always advances; a group is preempted whole; a plan exceeds neither the budget
+nor the lanes nor the pages.
 """
 
 from bisect import insort
 from collections import deque
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig, check_pool
-from jpaged.core.cache.block_table import pages_for
-from jpaged.core.cache.caches import make_cache
+from jpaged.core.cache.memory_policy import make_cache
+from jpaged.core.cache.page_pool import pages_for
+from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from jpaged.core.scheduling import policy
 from jpaged.core.scheduling.integrity import check_groups
 from jpaged.core.scheduling.kv_transfer import KVTransfer
+from jpaged.core.scheduling.lanes import Lanes
 from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.scheduling.plan_builder import PlanBuilder
 from jpaged.core.scheduling.static_batch import next_batch
-from jpaged.core.scheduling.step_results import apply_results
+from jpaged.core.scheduling.step_results import StepResults
 
 
 class Scheduler:
@@ -43,9 +47,11 @@ class Scheduler:
         self.prefix_hit_tokens = 0
         self.resumed_hit_tokens = 0
         self._num_swapped = 0
-        self._free_lanes = list(range(config.max_num_seqs - 1, -1, -1))
+        self.lanes = Lanes(config.max_num_seqs)
+        supply = self.cache.supply if config.batching != "static" else None
+        self.kv_transfer = KVTransfer(supply, self.lanes, self.cache.page_size) if supply else None
+        self._results = StepResults(self.cache, self.lanes)
         self._in_flight: deque[PlanBuilder] = deque()
-        self.kv_transfer = KVTransfer(self)
 
     @property
     def has_unfinished(self) -> bool:
@@ -53,19 +59,9 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     @property
-    def plans_in_flight(self) -> int:
-        """Plans that wait for their update."""
-        return len(self._in_flight)
-
-    @property
-    def num_free_lanes(self) -> int:
-        """Row slots that no sequence holds."""
-        return len(self._free_lanes)
-
-    @property
     def num_running(self) -> int:
         """Sequences that hold a lane, those that are arriving included."""
-        return self.config.max_num_seqs - len(self._free_lanes)
+        return self.lanes.num_used
 
     def add(self, group: SequenceGroup) -> None:
         """Let a group wait for its turn. The caller has checked that it can run at all."""
@@ -76,25 +72,22 @@ class Scheduler:
         # A lane tells a stale result from a live one only if its sequence cannot have left and come back meanwhile.
         assert len(self._in_flight) < 2, "two plans wait for their update already"
         plan = PlanBuilder(self.num_steps, self.config.max_num_batched_tokens)
-        plan.copies.extend(self.cache.take_copies())
         self._schedule_running(plan)
         if not plan.preempted:
             self._admit_waiting(plan, now)
         assert plan.rows or self._in_flight or not self.has_unfinished, "a step must compute something"
         self.num_steps += 1
         self._in_flight.append(plan)
-        return plan.finish()
+        made = plan.finish(self.cache.moves)
+        self.cache.moves.clear()
+        return made
 
     def update(self, plan: SchedulerOutput, result: StepResult, now: float = 0.0) -> list[SequenceDelta]:
-        """Take in what a step gave: index written pages, append tokens, end what has ended."""
+        """Apply what a step gave: index written pages, append tokens, end what has ended."""
         made = self._in_flight.popleft()
         assert made.step == plan.step, "plans are updated in the order in which they were made"
-        assert len(result.token_ids) == len(plan.samples), "a result has one id a sample"
-
-        def end(group: SequenceGroup, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None) -> None:
-            self._end(group, sequence, reason, stop_reason, now)
-
-        deltas = apply_results(plan, made, result, self.cache, end, now)
+        assert len(result.token_ids) == len(plan.samples), "a result has one id per sample"
+        deltas = self._results.apply(made, result, now)
         self._settle()
         return deltas
 
@@ -114,38 +107,69 @@ class Scheduler:
         was_swapped = group.status is SequenceStatus.SWAPPED
         ended = [s for s in group.sequences if not s.finished and (whole or s.index == index)]
         for sequence in ended:
-            self._end(group, sequence, reason, stop_reason, now)
+            self._results.end(group, sequence, reason, stop_reason, now)
         if group in self.waiting and not group.live:
             self.waiting.remove(group)
             self._num_swapped -= was_swapped
             self._wait_again(group)
-        self.kv_transfer.drop_if_ended(group)
+        if self.kv_transfer is not None:
+            self.kv_transfer.drop_if_ended(group)
         self._settle()
         return ended
 
     def forget_plans(self) -> None:
         """Drop the plans that no result will come for, after their execution failed."""
         self._in_flight.clear()
+        self.cache.moves.clear()
 
     def check(self) -> None:
         """Assert the invariants that hold between steps (I1 to I5, I7)."""
-        slots = self._free_lanes
-        groups = self.running, self.waiting, self.kv_transfer.arriving
-        check_groups(*groups, self.cache, slots, self.config.max_num_seqs, self._rank)
+        check_groups(self.running, self.waiting, self.kv_transfer, self.cache, self.lanes, self._rank)
 
-    def assign_lane(self, sequence: Sequence) -> None:
-        """Give a sequence one of the free lanes. The caller has checked that there is one."""
-        sequence.lane = self._free_lanes.pop()
-        sequence.status = SequenceStatus.RUNNING
+    @property
+    def must_wait(self) -> bool:
+        """Whether a step could compute nothing before some pages on their way, out or in, have got there."""
+        transfer = self.kv_transfer
+        if transfer is None or not (transfer.arriving or transfer.outgoing):
+            return False
+        if not self.running:
+            return bool(self.waiting) and not self._can_admit_alone(self.waiting[self.next_waiting()])
+        first = self.running[0]
+        # A prompt got all its pages when it came in.
+        behind = [(s, s.num_tokens) for s in first.live if s.num_computed < s.num_tokens] if first.forked else []
+        held = set[int]().union(
+            *transfer.outgoing_tables, *(s.pages for g in (first, *transfer.arriving) for s in g.live)
+        )
+        if self.cache.prefixes is not None:
+            held |= self.cache.prefixes.pinned_pages
+        return self._pages_to_continue(first, behind) > self.cache.pool.num_pages - len(held)
 
-    def release_lane(self, sequence: Sequence) -> None:
-        """Take a sequence's lane back, if it has one."""
-        if sequence.lane is not None:
-            self._free_lanes.append(sequence.lane)
-            sequence.lane = None
+    def _can_admit_alone(self, group: SequenceGroup) -> bool:
+        if group.status is SequenceStatus.SWAPPED and self.cache.swap is not None:
+            return self.cache.swap.can_swap_in(group.live, len(group.live))
+        return self.can_admit(group, self.config.max_num_batched_tokens, busy=False)
+
+    def send(self, group: SequenceGroup) -> KVHandoff:
+        """Let a group go to another engine. Raises ValueError, and changes nothing, if it cannot leave."""
+        if self._in_flight:
+            raise ValueError("a step is in flight: requests leave an engine that plans one step at a time")
+        assert self.kv_transfer is not None
+        handoff = self.kv_transfer.start_send(group)
+        self.running.remove(group)
+        return handoff
+
+    def can_receive(self, handoff: KVHandoff) -> bool:
+        """Whether lanes and pages are there for a handoff now; nobody overtakes those who wait here already."""
+        assert self.kv_transfer is not None
+        count = len(handoff.sequences)
+        if self.waiting or count > len(self.lanes.free):
+            return False
+        # While others run, each sequence is to have a page for its next tokens, as after a swap.
+        reserve = self.watermark_pages + count if self.running or self.kv_transfer.arriving else 0
+        return len(handoff.pages) + reserve <= self.cache.num_available
 
     def run(self, group: SequenceGroup) -> None:
-        """Let a group, which has its rows and pages, run from the next plan on."""
+        """Let a group, which has its lanes and pages, run from the next plan on."""
         group.status = SequenceStatus.RUNNING
         insort(self.running, group, key=self._rank)
 
@@ -159,7 +183,7 @@ class Scheduler:
                 i += 1
                 continue
             writes = self._wanted(group, plan)
-            while (need := self.pages_to_continue(group, writes)) and need > self.cache.num_available:
+            while (need := self._pages_to_continue(group, writes)) and need > self.cache.num_available:
                 if self._preempt_one_of(i, plan) is group:
                     break  # the next group is now at this index
             else:
@@ -172,12 +196,12 @@ class Scheduler:
             return False
         sequence = group.sequences[0]
         start = sequence.num_computed
-        one_more = start + 1 == len(sequence.token_ids) and not sequence.needs_resend
+        one_more = start + 1 == len(sequence.token_ids) + sequence.num_pending and not sequence.needs_resend
         if not one_more or (self.config.append_headroom and not self.cache.num_available):
             return False
         return self.cache.owns(sequence, start)
 
-    def pages_to_continue(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
+    def _pages_to_continue(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
         """Pages that must be available for a running group to go on."""
         need = self.cache.pages_to_grow(writes)
         if self.config.append_headroom and len(self.running) > 1:
@@ -226,12 +250,12 @@ class Scheduler:
         `busy`: the step has work without it. Static batches: only the groups that were chosen together come in.
         """
         live = group.live
-        if len(live) > self.num_free_lanes or (self.config.batching == "static" and group.batch is None):
+        if len(live) > len(self.lanes.free) or (self.config.batching == "static" and group.batch is None):
             return False
         reserve = self.watermark_pages if self.running else 0
-        if group.status is SequenceStatus.SWAPPED:
+        if group.status is SequenceStatus.SWAPPED and self.cache.swap is not None:
             # While others run, each sequence is to have a page for its next tokens, or it would go out again at once.
-            return self.cache.can_swap_in(live, reserve + len(live) if self.running else 0)
+            return self.cache.swap.can_swap_in(live, reserve + len(live) if self.running else 0)
         if not self.config.chunked_prefill and busy and self.cache.tokens_to_compute(group) > budget:
             return False
         return self.cache.fits(group, reserve)
@@ -247,14 +271,16 @@ class Scheduler:
     def _admit(self, group: SequenceGroup, plan: PlanBuilder) -> None:
         """Give a waiting group, which may come in, its pages and lanes."""
         live = group.live
-        if group.status is SequenceStatus.SWAPPED:
-            plan.swapped_in.extend(self.cache.swap_in(live))
+        if group.status is SequenceStatus.SWAPPED and self.cache.swap is not None:
+            self.cache.swap.swap_in(live)
             self._num_swapped -= 1
         else:
             self.cache.admit(group)
+            # Where nothing is shared, each computes the prompt for itself.
+            group.forked = group.forked or self.cache.supply is None
             self._count_hits(group, live[0].num_computed)
         for sequence in live:
-            self.assign_lane(sequence)
+            self.lanes.assign(sequence)
             sequence.needs_resend = False
             plan.admit(group, sequence)
 
@@ -277,7 +303,7 @@ class Scheduler:
         budget = plan.budget
         writes: list[tuple[Sequence, int]] = []
         for sequence in group.live:
-            count = min(len(sequence.token_ids) - sequence.num_computed, limit, budget)
+            count = min(sequence.num_tokens - sequence.num_computed, limit, budget)
             if count > 0:
                 writes.append((sequence, sequence.num_computed + count))
                 budget -= count
@@ -285,9 +311,7 @@ class Scheduler:
 
     def _place(self, group: SequenceGroup, writes: list[tuple[Sequence, int]], plan: PlanBuilder) -> None:
         for sequence, end in writes:
-            column, copy = self.cache.grow(sequence, end)
-            if copy is not None:
-                plan.copies.append(copy)
+            column = self.cache.grow(sequence, end)
             if sequence.needs_resend:
                 sequence.needs_resend = False
                 plan.admit(group, sequence)
@@ -297,7 +321,7 @@ class Scheduler:
             if group.forked:
                 # Beams that compute their prompts apart begin as one: the first alone looks for continuations.
                 first_of_beams = group.beam is None or sequence.num_outputs or sequence is group.live[0]
-                if end == len(sequence.token_ids) and first_of_beams:
+                if end == sequence.num_tokens and first_of_beams:
                     plan.sample(row, group, sequence)
             elif end == sequence.prompt_len:
                 self._fork(group, plan)
@@ -322,55 +346,36 @@ class Scheduler:
         group = self.running.pop(start + chosen)
         live = group.live
         if live[0].num_outputs == 0:
-            # Siblings that have drawn nothing yet are one sequence still, and are to fork again.
+            # Siblings without an output are one sequence still, and are to fork again.
             for sibling in live[1:]:
                 self.cache.release(sibling)
             group.forked = len(live) == 1
         if group.beam is not None:
             group.beam.waiting.clear()
-        swaps = self.cache.swap_out(live) if self._swaps(live) else None
-        if swaps is not None:
-            plan.swapped_out.extend(swaps)
+        swapped = self._swap_out(live)
+        if swapped:
             self._num_swapped += 1
             self.num_preemptions_swap += 1
             group.metrics.num_preemptions_swap += 1
-            status = SequenceStatus.SWAPPED
         else:
             self.num_preemptions += 1
             group.forked = len(live) == 1
-            status = SequenceStatus.WAITING
+        group.status = SequenceStatus.SWAPPED if swapped else SequenceStatus.WAITING
         for sequence in live:
-            if swaps is None:
+            if not swapped:
                 self.cache.release(sequence)
-            self.release_lane(sequence)
-            sequence.status = status
-        group.status = status
+            self.lanes.release(sequence)
+            sequence.status = group.status
         group.metrics.num_preemptions += 1
         insort(self.waiting, group, key=self._rank)
         plan.preempted.append(group.request.request_id)
         return group
 
-    def _swaps(self, live: list[Sequence]) -> bool:
+    def _swap_out(self, live: list[Sequence]) -> bool:
+        """Move the pages of a group to the host, if they are to go there and find room."""
         mode = self.config.preemption_mode
-        return mode == "swap" or (mode == "auto" and len(live) > 1)
-
-    def _end(
-        self,
-        group: SequenceGroup,
-        sequence: Sequence,
-        reason: FinishReason,
-        stop_reason: int | str | None,
-        now: float,
-    ) -> None:
-        self.cache.release(sequence)
-        self.cache.swap_space.release(sequence)
-        self.release_lane(sequence)
-        sequence.status = SequenceStatus.FINISHED
-        sequence.finish_reason = reason
-        sequence.stop_reason = stop_reason
-        if group.finished:
-            group.status = SequenceStatus.FINISHED
-            group.metrics.finished = now
+        wanted = mode == "swap" or (mode == "auto" and len(live) > 1)
+        return wanted and self.cache.swap is not None and self.cache.swap.swap_out(live)
 
     def _settle(self) -> None:
         """Drop the running groups that have ended; those with sequences whose turn comes now wait again."""

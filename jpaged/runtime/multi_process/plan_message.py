@@ -11,9 +11,9 @@ from typing import Any
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.plan import (
     AdmittedSequence,
-    PageCopy,
+    MoveKind,
     PageGrant,
-    PageSwap,
+    PageMove,
     Sample,
     ScheduledSequence,
     SchedulerOutput,
@@ -32,25 +32,21 @@ def to_message(plan: SchedulerOutput) -> list[Any]:
         plan.samples,
         [_admitted_to(sequence) for sequence in plan.admitted],
         plan.grants,
-        plan.copies,
-        plan.swapped_out,
-        plan.swapped_in,
+        plan.moves,
         plan.preempted,
     ]
 
 
 def from_message(message: list[Any]) -> SchedulerOutput:
     """The plan that `to_message` was given."""
-    step, rows, samples, admitted, grants, copies, swapped_out, swapped_in, preempted = message
+    step, rows, samples, admitted, grants, moves, preempted = message
     return SchedulerOutput(
         step=step,
         rows=tuple(ScheduledSequence(*row) for row in rows),
         samples=tuple(Sample(*sample) for sample in samples),
         admitted=tuple(_admitted_from(sequence) for sequence in admitted),
         grants=tuple(PageGrant(slot, column, tuple(pages)) for slot, column, pages in grants),
-        copies=tuple(PageCopy(*copy) for copy in copies),
-        swapped_out=tuple(PageSwap(*swap) for swap in swapped_out),
-        swapped_in=tuple(PageSwap(*swap) for swap in swapped_in),
+        moves=tuple(PageMove(MoveKind(kind), source, target) for kind, source, target in moves),
         preempted=tuple(preempted),
     )
 
