@@ -1,14 +1,12 @@
 """A fit finds the coefficients that made a log, and refuses logs that cannot have any."""
 
 import random
-from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from jpaged.sim.cost_model import LinearCostModel
-from jpaged.sim.fit import fit_steps, nonnegative_least_squares
+from jpaged.sim.fit import fit_steps
 from jpaged.sim.profiles import load_profile
 from jpaged.sim.step_log import StepLog
 from jpaged.sim.work import StepWork
@@ -128,20 +126,3 @@ def test_a_file_that_is_missing_or_of_another_kind_is_named(tmp_path: Path):
     (tmp_path / "half.csv").write_text("step,device_ns\n0,1\n")
     with pytest.raises(ValueError, match=r"half\.csv: no column host_ns"):
         load_profile(f"table:{tmp_path / 'half.csv'}", PRESETS["opt-13b"], "CPU")
-
-
-def test_least_squares_find_the_best_of_all_subsets():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        matrix, target = rng.normal(size=(12, 4)), rng.normal(size=12)
-        best = np.inf
-        for chosen in product((False, True), repeat=4):
-            subset = np.array(chosen)
-            x = np.zeros(4)
-            if subset.any():
-                x[subset] = np.linalg.lstsq(matrix[:, subset], target, rcond=None)[0]
-            if (x >= 0).all():
-                best = min(best, float(np.linalg.norm(matrix @ x - target)))
-        found = nonnegative_least_squares(matrix, target)
-        assert (found >= 0).all()
-        assert np.linalg.norm(matrix @ found - target) == pytest.approx(best, rel=1e-9)
