@@ -21,7 +21,7 @@ from jpaged.core.scheduling.policy import ADMISSION, EVICTION, VICTIM, load_poli
 from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.workloads import LENGTHS, Workload
 from jpaged.workloads.spec import MADE
-from models.config import PRESETS
+from models.families import PRESETS
 
 # Of a model that is not loaded and no preset the length is not known: it bounds nothing yet.
 _UNKNOWN_LENGTH = 2**31

@@ -15,7 +15,8 @@ from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.cost_model import CostModel, scaled
 from jpaged.sim.hardware import hardware_named
 from jpaged.sim.profiles import load_profile
-from models.config import PRESETS, ModelConfig
+from models.config import ModelConfig
+from models.families import PRESETS
 
 
 def cost_model(config: ExperimentConfig, model: ModelConfig) -> CostModel:

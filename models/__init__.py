@@ -1,42 +1,33 @@
 """Decoder-only models as pure functions of (params, inputs, kv_pages).
 
-Lives here: the registry of architectures and build_model; everything else is imported when first asked for.
-Promises: importing `models` or `models.config` loads neither jax nor flax nor numpy.
-Must not know: jpaged.
+Importing `models`, a config or a family's record loads neither jax nor flax nor numpy: the rest is imported when first
+asked for.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.config import ModelConfig, RopeScaling
+from models.families import FAMILIES, PRESETS, register
+from models.family import Architecture, Family
+from models.source import ModelSource, resolve_source
+
 if TYPE_CHECKING:
     from flax import linen as nn
 
-    from models.config import ModelConfig
+    from models.inputs import StepInputs
+    from models.weights import load_config, load_params
 
-REGISTRY: dict[str, tuple[str, str]] = {
-    "OPTForCausalLM": ("models.opt", "OPT"),
-    "LlamaForCausalLM": ("models.llama", "Llama"),
-    "MistralForCausalLM": ("models.llama", "Llama"),
-    "Qwen2ForCausalLM": ("models.llama", "Llama"),
-    "Qwen3ForCausalLM": ("models.llama", "Llama"),
-}
+_LAZY = {"StepInputs": "models.inputs", "load_config": "models.weights", "load_params": "models.weights"}
 
-_LAZY = {
-    "ModelConfig": "models.config",
-    "RopeScaling": "models.config",
-    "PRESETS": "models.config",
-    "StepInputs": "models.inputs",
-    "ModelSource": "models.source",
-    "resolve_source": "models.source",
-    "load_config": "models.weights",
-    "load_params": "models.weights",
-}
-
-__all__ = ["REGISTRY", "build_model", *_LAZY]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "FAMILIES", "PRESETS", "Architecture", "Family", "ModelConfig", "ModelSource", "RopeScaling", "StepInputs",
+    "build_model", "load_config", "load_params", "register", "resolve_source",
+]  # fmt: skip
 
 
 def build_model(
-    config: "ModelConfig",
+    config: ModelConfig,
     *,
     dtype: Any,
     max_model_len: int,
@@ -48,9 +39,9 @@ def build_model(
     """The Linen module of `config`: `apply({"params": params}, inputs, kv_pages) -> (logits, kv_pages)`.
 
     `dtype` is that of parameters and activations. `max_model_len` is the longest sequence that will be asked for; it
-    fixes the base of dynamic rotary scaling, and OPT refuses more than its position table. `scan_unroll` is how
-    many layers a turn of the layer loop holds, or "full"; the parameter tree does not depend on it. `mesh`: the one
-    over which a compiler divides the model by its arguments' shardings; not for use inside `shard_map`.
+    fixes the base of dynamic rotary scaling, and a model with learned positions refuses more than it has. `scan_unroll`
+    is how many layers each turn of the layer loop holds, or "full"; the parameter tree does not depend on it. `mesh`:
+    the one over which a compiler divides the model by its arguments' shardings; not for use inside `shard_map`.
     """
     import jax.numpy as jnp
 
@@ -67,13 +58,18 @@ def build_model(
         interpret=interpret,
         mesh=mesh,
     )
-    if config.family == "opt" and max_model_len > config.max_length:
+    family = config.family
+    if family.learned_positions and max_model_len > config.max_length:
         raise ValueError(
-            f"max_model_len={max_model_len} is more than the {config.max_length} positions this OPT model has learned; "
+            f"max_model_len={max_model_len} is more than the {config.max_length} positions this "
+            f"{config.architecture.removesuffix('ForCausalLM')} model has learned; "
             f"use max_model_len={config.max_length} or less"
         )
-    module, name = REGISTRY[config.architecture]
-    return getattr(importlib.import_module(module), name)(config, options)
+    make: Any = family.module
+    if isinstance(make, str):
+        module, _, name = make.partition(":")
+        make = getattr(importlib.import_module(module), name)
+    return make(config, options)
 
 
 def __getattr__(name: str) -> Any:

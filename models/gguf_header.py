@@ -1,8 +1,8 @@
 """The header of a GGUF file: metadata and the list of tensors.
 
-Lives here: the container format (versions 2 and 3, little-endian), read with struct.
-Promises: 100 000 strings of a vocabulary in well under a second; a damaged file is a ValueError of one line.
-Must not know: what any key or tensor means; quantisation.
+Versions 2 and 3, little-endian. A damaged file is a ValueError of one line. Not read with gguf.GGUFReader: that makes
+several NumPy arrays of each string of a vocabulary, 5 s for SmolLM2's (here 0.25 s, and a model's header is read three
+times), and goes on reading zeros where a damaged file claims an endless array.
 """
 
 import math

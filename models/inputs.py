@@ -1,8 +1,6 @@
-"""The padded arrays that one step of a model reads.
+"""The padded arrays that one step of a model reads: all that a model is told about the batch.
 
-Lives here: StepInputs, the only thing a model is told about the batch.
-Promises: fixed shapes out of a short list of buckets; a padding entry is marked as such in every array.
-Must not know: requests, schedulers, samplers.
+Shapes come out of a short list of buckets; a padding entry is marked as such in every array.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,6 @@
-"""The small parts that both model families are made of.
+"""The small parts that decoders are made of: linear maps, embeddings, norms, rotary embedding, activations.
 
-Lives here: ModelOptions, linear maps, embeddings, norms, rotary embedding, activations, the loop over layers.
-Promises: weights of linear maps end in the input axis; norms and rotary angles are float32, whatever the dtype.
-Must not know: pages, batches, which model uses which part.
+Weights of linear maps end in the input axis; norms and rotary angles are float32, whatever the dtype.
 """
 
 import math
@@ -17,7 +15,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from models.config import ModelConfig
-from pallas_kernels.row_sums import least_rows
+from pallas_kernels.numerics import least_rows
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -39,6 +37,13 @@ class ModelOptions:
     scan_unroll: int = 1
     interpret: bool = False
     mesh: jax.sharding.Mesh | None = None  # over which the compiler divides the model; kernels run shard by shard
+
+
+class Part(nn.Module):
+    """A part of a decoder that is made of the model's config and of how it is run."""
+
+    config: ModelConfig
+    options: ModelOptions
 
 
 class Linear(nn.Module):
@@ -94,7 +99,7 @@ def head_scores(hidden: Float[Array, "T D"], rows: Float[Array, "V D"]) -> Float
 
 
 def mean_of_rows(x: Float[Array, "T *heads D"]) -> Float[Array, "T *heads 1"]:
-    """The mean over the last axis, the same bit for bit whatever rows are beside a row (see row_sums.py)."""
+    """The mean over the last axis, the same bit for bit whatever rows are beside a row (see numerics.py)."""
     rows = x.reshape(-1, x.shape[-1])
     missing = max(0, least_rows(x.shape[-1]) - rows.shape[0])
     means = jnp.mean(jnp.pad(rows, ((0, missing), (0, 0))), axis=-1)
@@ -138,7 +143,7 @@ def gated(activation: str, gate: Float[Array, "T F"], up: Float[Array, "T F"]) -
 
 
 def rotary_frequencies(config: ModelConfig, max_model_len: int) -> np.ndarray:
-    """Radians a position for each of the `H / 2` pairs, float32.
+    """Radians per position for each of the `H / 2` pairs, float32.
 
     Dynamic (NTK) scaling raises the base by the context length. Hugging Face takes the longest row of the batch;
     here it is `max_model_len`, fixed for the engine's life: cached keys keep the base they were made with, so a
@@ -175,20 +180,3 @@ def rotate(
     cos, sin = angles
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
-
-
-def stack_layers(block: type[nn.Module], config: ModelConfig, options: ModelOptions) -> Any:
-    """One module that runs `config.num_layers` blocks, its parameters stacked on a leading layer axis.
-
-    It is called with the carry `(hidden, kv_pages)`, the layer numbers and what every layer shares, and gives the
-    carry back. The whole pool rides in the carry: as a scanned input or output it would be copied.
-    """
-    scanned = nn.scan(
-        block,
-        variable_axes={"params": 0},
-        split_rngs={"params": True},
-        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType]
-        length=config.num_layers,
-        unroll=min(options.scan_unroll, config.num_layers),
-    )
-    return scanned(config, options, name="layers")

@@ -1,13 +1,12 @@
 """How a model is split over devices: which axis of which array, and what one shard computes.
 
-Lives here: the partition rules of each family, the config of one shard, ShardedModel.
-Promises: two all-reduces a layer and one gather of the selected rows' logits; biases of row-split maps are added once.
-Must not know: how many devices there are, meshes, the page layout beyond its head axis, how weights are read.
+There are two all-reduces per layer and one gather of the selected rows' logits; the bias of a map whose input axis is
+split is added once. Which array is split along which axis is said by the family's places.
 """
 
 import copy
-import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,49 +17,34 @@ from jax.sharding import PartitionSpec as P
 
 from models.config import ModelConfig
 from models.layers import Head, Linear, head_scores
+from models.places import HEAD
 
 AXIS = "model"
 """The mesh axis that splits a layer."""
 
 POOL_SPEC = P(None, None, None, AXIS)
 """Of `k`, `v` `[L, P, S, K, H]` and scales `[L, P, S, K]` alike: every device has all pages, and its own heads."""
+
 PAGE_SPEC = P(None, None, AXIS)
 """Of one page, `[L, S, K, H]`, and its scales."""
 
-# The first pattern that is found in an array's path decides. Arrays are stacked, so axis 0 is the layer. Fused maps
-# begin with the axis that is split ([K, G + 2, H], [N, 3, H], [F, 2]): a slice is a shard's own q, k, v or gate and up.
-_ATTENTION = (
-    (r"attention/qkv/(kernel|bias)$", P(None, AXIS)),
-    (r"attention/out/kernel$", P(None, None, AXIS)),
-)
-# A vocabulary table that is looked up is on every device: split, each lookup would need a collective of its own.
-_REST = ((r"^head/kernel$", P(AXIS)), (r"", P()))
-RULES: dict[str, tuple[tuple[str, P], ...]] = {
-    "llama": (
-        *_ATTENTION,
-        (r"mlp/gate_up/(kernel|bias)$", P(None, AXIS)),
-        (r"mlp/down/kernel$", P(None, None, AXIS)),
-        *_REST,
-    ),
-    "opt": (
-        *_ATTENTION,
-        (r"fc1/(kernel|bias)$", P(None, AXIS)),
-        (r"fc2/kernel$", P(None, None, AXIS)),
-        *_REST,
-    ),
-}
+
+def split_axes(config: ModelConfig) -> dict[str, int | None]:
+    """The axis along which each array is split, by paths such as "layers/attention/qkv/kernel"; None: it is not.
+
+    The head counts even where it is tied: a sharded model has it as an array of its own.
+    """
+    found = {"/".join(place.path): place.split for _, place in config.family.tensors(config)}
+    return {"/".join(HEAD): 0, **found}
 
 
-def spec_of(family: str, path: str) -> P:
-    """The PartitionSpec of the parameter at `path`, such as "layers/attention/qkv/kernel"."""
-    return next(spec for pattern, spec in RULES[family] if re.search(pattern, path))
-
-
-def param_specs(family: str, params: Any) -> Any:
-    """A tree like `params`, with the PartitionSpec of every array."""
+def param_specs(config: ModelConfig, params: Any) -> Any:
+    """A tree like `params`, those of `config` or of its sharded model, with the PartitionSpec of every array."""
+    axes = split_axes(config)
 
     def spec(path: Any, _: Any) -> P:
-        return spec_of(family, jax.tree_util.keystr(path, simple=True, separator="/"))
+        axis = axes[jax.tree_util.keystr(path, simple=True, separator="/")]
+        return P() if axis is None else P(*[None] * axis, AXIS)
 
     return jax.tree_util.tree_map_with_path(spec, params)
 
@@ -110,7 +94,7 @@ def padded_vocab(config: ModelConfig, shards: int) -> int:
 
 def shard_of(config: ModelConfig, shards: int) -> ModelConfig:
     """What one of `shards` shards of `sharded_config` computes: its share of the heads and of the ffn."""
-    assert config.num_kv_heads % shards == 0, "shard_of takes what sharded_config gives"
+    assert config.num_kv_heads % shards == 0, "shard_of divides what sharded_config gives"
     shard = copy.copy(config)
     # Set past the checks: of a shard it is not true that its heads make up the width.
     for name in ("num_heads", "num_kv_heads", "intermediate_size"):
@@ -120,54 +104,44 @@ def shard_of(config: ModelConfig, shards: int) -> ModelConfig:
 
 @dataclass(frozen=True)
 class ShardedModel:
-    """One shard's view of a model, for use inside `shard_map`: `apply` as the model has it, with its collectives.
+    """The decoder of the whole model `config`, as several devices run it: `apply` as the model has it.
 
-    `module` is built from `shard_of(...)`. The rules decide: the result of a linear map whose input axis is split is
-    summed over the shards, before the bias is added; the rows of a split head are gathered.
+    With `collectives` it is one shard's view, for use inside `shard_map`, and `module` is built from `shard_of(...)`:
+    the result of a linear map whose input axis is split is summed over the shards, before the bias is added; the rows
+    of a split head are gathered. Without, a compiler divides the model by the shardings of its arguments, and
+    `module` is built from `sharded_config(...)` with the mesh, so that kernels run shard by shard.
     """
 
     module: nn.Module
-    family: str
-    vocab_size: int
+    config: ModelConfig
+    collectives: bool
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """`module.apply`, shard by shard; every shard gets the same result, and its own part of the pool."""
+        """`module.apply`, without the logits of the rows that pad the vocabulary; the same on every shard, but for
+        the pool, of which each has its own part."""
         with nn.intercept_methods(self._intercept):
             return self.module.apply(variables, *args, **kwargs)
 
+    @cached_property
+    def _axes(self) -> dict[str, int | None]:
+        return split_axes(self.config)
+
     def _intercept(self, call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
         module = context.module
-        if context.method_name != "__call__" or not isinstance(module, Linear | Head):
+        if context.method_name != "__call__":
             return call(*args, **kwargs)
-        spec = spec_of(self.family, "/".join((*module.path, "kernel")))
         if isinstance(module, Head):
-            return self._gathered(head_scores(args[0], module.get_variable("params", "kernel")))
-        if AXIS not in spec or spec.index(AXIS) == 1:
-            return call(*args, **kwargs)
-        return _row_parallel(args[0], module)
+            logits = head_scores(args[0], module.get_variable("params", "kernel"))
+            if self.collectives:
+                logits = lax.all_gather(logits, AXIS, axis=1, tiled=True)
+            return logits[:, : self.config.vocab_size]
+        if self.collectives and isinstance(module, Linear) and self._is_part_of_a_sum(module):
+            return _row_parallel(args[0], module)
+        return call(*args, **kwargs)
 
-    def _gathered(self, logits: jax.Array) -> jax.Array:
-        return lax.all_gather(logits, AXIS, axis=1, tiled=True)[:, : self.vocab_size]
-
-
-@dataclass(frozen=True)
-class AnnotatedModel:
-    """A whole model for a compiler that divides it up by the shardings of its arguments; its collectives are the
-    compiler's choice. `module` is built from `sharded_config(...)` with the mesh, so kernels run shard by shard."""
-
-    module: nn.Module
-    vocab_size: int
-
-    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """`module.apply`, without the logits of the rows that pad the vocabulary."""
-        with nn.intercept_methods(self._intercept):
-            return self.module.apply(variables, *args, **kwargs)
-
-    def _intercept(self, call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-        module = context.module
-        if context.method_name != "__call__" or not isinstance(module, Head):
-            return call(*args, **kwargs)
-        return head_scores(args[0], module.get_variable("params", "kernel"))[:, : self.vocab_size]
+    def _is_part_of_a_sum(self, module: Linear) -> bool:
+        """Whether the input axis is split, the last one of the stacked `[L, out, in]`."""
+        return self._axes["/".join((*module.path, "kernel"))] == 2
 
 
 def _row_parallel(x: jax.Array, module: Linear) -> jax.Array:

@@ -1,33 +1,22 @@
 """Parameters for several devices, each of which reads its own part.
 
-Lives here: load_sharded_params (by slices of a checkpoint) and shard_params (of arrays on the host).
-Promises: of a split array a device is given its slice alone, and no process reads what none of its devices holds.
-Must not know: devices beyond the mesh it is given, file formats.
+Of a split array a device is given its slice alone, and no process reads what none of its devices holds.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from models.checkpoint_names import Place, places
 from models.config import ModelConfig
 from models.partition import AXIS, kv_repeats, padded_vocab, param_specs, sharded_config
+from models.places import EMBEDDING, HEAD, Place, places
 from models.safetensors_folder import SafetensorsFolder
 from models.source import ModelSource
-from models.weights import Params, check_tensors, load_params, parameter_shapes
-
-
-class Part(NamedTuple):
-    """A tensor of the checkpoint and where it goes: at `index` of an array of the parameters, each of its leading rows
-    (one kv head) `repeats` times."""
-
-    name: str
-    place: Place
-    repeats: int
+from models.weights import Params, array_at, check_tensors, load_params, parameter_shapes
 
 
 def load_sharded_params(
@@ -41,15 +30,15 @@ def load_sharded_params(
     if source.kind != "safetensors":
         return shard_params(load_params(source, config, dtype, seed=seed), config, mesh)
     assert source.path is not None
-    with SafetensorsFolder(source.path) as reader:
-        check_tensors(reader.shapes(), places(config), config, source)
-        return read_sharded_params(reader, config, dtype, mesh)
+    reader = SafetensorsFolder(source.path)
+    check_tensors(reader.shapes(), places(config), config, source)
+    return read_sharded_params(reader, config, dtype, mesh)
 
 
 def read_sharded_params(reader: SafetensorsFolder, config: ModelConfig, dtype: DTypeLike, mesh: Mesh) -> Params:
     """The parameters as `load_sharded_params` gives them, out of an open folder."""
     shards = mesh.shape[AXIS]
-    parts = _parts_by_path(config, shards)
+    parts, repeats = _parts_by_path(config, shards), kv_repeats(config, shards)
 
     def load(path: Any, leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.Array:
         keys = tuple(key.key for key in path)
@@ -58,7 +47,7 @@ def read_sharded_params(reader: SafetensorsFolder, config: ModelConfig, dtype: D
         def slice_of(index: Any) -> np.ndarray:
             key = tuple(part.indices(size)[:2] for part, size in zip(index, leaf.shape, strict=True))
             if key not in read:
-                read[key] = _read_slice(reader, parts[keys], key, leaf)
+                read[key] = _read_slice(reader, parts[keys], key, leaf, repeats)
             return read[key]
 
         return jax.make_array_from_callback(leaf.shape, sharding, slice_of)
@@ -70,14 +59,14 @@ def shard_params(params: Params, config: ModelConfig, mesh: Mesh) -> Params:
     """The whole parameters of `config`, arrays on the host, as arrays of the sharded model over `mesh`."""
     shards = mesh.shape[AXIS]
     dtype = params["embed"]["embedding"].dtype
-    parts = _parts_by_path(config, shards)
+    repeated = {place.path for place in places(config).values() if place.kv_heads and kv_repeats(config, shards) > 1}
 
     def split(path: Any, leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.Array:
         keys = tuple(key.key for key in path)
-        array = _node(params, ("embed", "embedding") if keys == ("head", "kernel") and "head" not in params else keys)
-        if parts[keys][-1].repeats > 1:
+        array = array_at(params, EMBEDDING if keys == HEAD and "head" not in params else keys)
+        if keys in repeated:
             array = _repeat_kv_heads(array, config, leaf.shape)
-        if keys == ("head", "kernel"):
+        if keys == HEAD:
             array = np.pad(array, ((0, leaf.shape[0] - array.shape[0]), (0, 0)))
         return jax.make_array_from_callback(leaf.shape, sharding, lambda index: array[index])
 
@@ -97,52 +86,54 @@ def sharded_parameter_shapes(config: ModelConfig, dtype: DTypeLike, shards: int)
 def bytes_of_shard(config: ModelConfig, dtype: DTypeLike, shards: int) -> int:
     """Bytes of the parameters that one of `shards` devices holds: its part of what is split, and all the rest."""
     shapes = sharded_parameter_shapes(config, dtype, shards)
-    specs = param_specs(config.family, shapes)
+    specs = param_specs(config, shapes)
     leaves = zip(jax.tree.leaves(shapes), jax.tree.leaves(specs), strict=True)
     return sum(leaf.size * leaf.dtype.itemsize // (shards if AXIS in spec else 1) for leaf, spec in leaves)
 
 
 def _shapes_and_shardings(config: ModelConfig, dtype: DTypeLike, mesh: Mesh) -> tuple[Params, Params]:
     shapes = sharded_parameter_shapes(config, dtype, mesh.shape[AXIS])
-    specs = param_specs(config.family, shapes)
+    specs = param_specs(config, shapes)
     return shapes, jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
-def _parts_by_path(config: ModelConfig, shards: int) -> dict[tuple[str, ...], list[Part]]:
-    """The tensors that make up each array of the sharded model, by its path."""
-    repeats = kv_repeats(config, shards)
-    # Places in the sharded model; where kv heads are repeated, queries lie beside another number of them.
-    found: dict[tuple[str, ...], list[Part]] = {}
+def _parts_by_path(config: ModelConfig, shards: int) -> dict[tuple[str, ...], list[tuple[str, Place]]]:
+    """The tensors that make up each array of the sharded model, by its path, and their places in it."""
+    # Where kv heads are repeated, queries lie beside another number of them than in the checkpoint.
+    found: dict[tuple[str, ...], list[tuple[str, Place]]] = {}
     for name, place in places(sharded_config(config, shards)).items():
-        repeated = repeats if name.split(".")[-2] in ("k_proj", "v_proj") else 1
-        theirs = name
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            theirs = "decoder.embed_tokens.weight" if config.family == "opt" else "embed_tokens.weight"
-        found.setdefault(place.path, []).append(Part(theirs, place, repeated))
+        found.setdefault(place.path, []).append((name, place))
+    if config.tie_word_embeddings and HEAD in found:
+        [(embedding, _)], [(_, place)] = found[EMBEDDING], found[HEAD]
+        found[HEAD] = [(embedding, place)]
     return found
 
 
 def _read_slice(
-    reader: SafetensorsFolder, parts: list[Part], bounds: tuple[tuple[int, int], ...], leaf: jax.ShapeDtypeStruct
-) -> np.ndarray:
-    """The elements `bounds` (start and stop on each axis) of one array; rows past the end of a tensor are zeros."""
+    reader: SafetensorsFolder, parts: list[tuple[str, Place]], bounds: tuple[tuple[int, int], ...],
+    leaf: jax.ShapeDtypeStruct, kv_repeats: int,
+) -> np.ndarray:  # fmt: skip
+    """The elements `bounds` (start and stop on each axis) of one array; rows past the end of a tensor are zeros.
+
+    Each kv head of a tensor occurs `kv_repeats` times.
+    """
     out = np.zeros([stop - start for start, stop in bounds], leaf.dtype)
     whole = np.broadcast_to(np.int8(0), leaf.shape)  # has the shape of the array, and no memory
-    for part in parts:
-        index = part.place.index
+    for name, place in parts:
+        index, repeats = place.index, kv_repeats if place.kv_heads else 1
         target = out[index]
         axes = bounds[1:] if index else bounds  # a layer's number is the first entry of an index
-        (start, stop), columns = axes[0], axes[-1] if len(part.place.shape) == 2 else None
-        # One entry of the leading axis is so many rows of the tensor: the elements between it and the input axis.
+        (start, stop), columns = axes[0], axes[-1] if len(place.shape) == 2 else None
+        # One entry of the leading axis is this many rows of the tensor: the elements between it and the input axis.
         inner = whole[index].shape[1:-1] if columns is not None else whole[index].shape[1:]
         rows = math.prod(inner)
-        first, last = start // part.repeats, -(-stop // part.repeats)
-        tensor_rows = part.place.shape[0] // part.repeats
+        first, last = start // repeats, -(-stop // repeats)
+        tensor_rows = place.shape[0] // repeats
         bounds_of_rows = (min(first * rows, tensor_rows), min(last * rows, tensor_rows))
-        values = reader.read_part(part.name, bounds_of_rows, columns)
+        values = reader.read_part(name, bounds_of_rows, columns)
         values = values.reshape(-1, *inner, *values.shape[1:])
-        if part.repeats > 1:
-            values = np.repeat(values, part.repeats, axis=0)[start - first * part.repeats :][: stop - start]
+        if repeats > 1:
+            values = np.repeat(values, repeats, axis=0)[start - first * repeats :][: stop - start]
         target[: len(values)] = values
     return out
 
@@ -153,10 +144,3 @@ def _repeat_kv_heads(array: np.ndarray, config: ModelConfig, shape: tuple[int, .
     queries = array[:, :, :group].reshape(shape[0], shape[1], -1, *shape[3:])
     pairs = np.repeat(array[:, :, group:], shape[1] // config.num_kv_heads, axis=1)
     return np.concatenate([queries, pairs], axis=2)
-
-
-def _node(params: Params, keys: tuple[str, ...]) -> np.ndarray:
-    node: Any = params
-    for key in keys:
-        node = node[key]
-    return node

@@ -1,8 +1,7 @@
 """Where a model's files are.
 
-Lives here: ModelSource, and the way from what a user wrote to a local path: a folder, a file, a preset, a hub id.
-Promises: nothing is fetched for a path that exists; every failure is one line that says what to do.
-Must not know: arrays, jax; what is inside the files.
+From what a user wrote (a folder, a file, a preset, a hub id) to a local path. Nothing is fetched for a path that
+exists; every failure is one line that says what to do.
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from models.catalog import CATALOG, fetch
-from models.config import PRESETS
+from models.families import PRESETS
 
 Kind = Literal["safetensors", "gguf", "dummy"]
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")

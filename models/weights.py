@@ -1,13 +1,11 @@
 """Parameters out of files, or out of a seed.
 
-Lives here: load_config and load_params: the checks, the placing of every tensor, and random weights.
-Promises: each tensor is converted straight into its place; all that is wrong with a checkpoint is said at once.
-Must not know: file formats (the readers do), devices, meshes.
+Each tensor is converted straight into its place; all that is wrong with a checkpoint is said at once.
 """
 
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +13,11 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from models import build_model
-from models.checkpoint_names import Place, is_ignored, places
-from models.config import PRESETS, ModelConfig
+from models.config import ModelConfig
+from models.families import PRESETS
 from models.gguf_file import GGUFFile, config_of_gguf
 from models.inputs import StepInputs
+from models.places import Place, is_ignored, places
 from models.safetensors_folder import SafetensorsFolder, config_of_folder
 from models.source import ModelSource
 from pallas_kernels import KVPages
@@ -26,13 +25,6 @@ from pallas_kernels import KVPages
 Params = dict[str, Any]
 _READERS = 2  # tensors converted at once: numpy lets go of the interpreter while it works
 _DUMMY_PERIOD = 1_048_583  # a prime, so that no two rows of a matrix are the same piece of the random block
-
-
-class Reader(Protocol):
-    """A checkpoint: tensors by canonical name."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]: ...
-    def read(self, name: str) -> np.ndarray: ...
 
 
 def load_config(source: ModelSource) -> ModelConfig:
@@ -53,18 +45,17 @@ def load_params(source: ModelSource, config: ModelConfig, dtype: DTypeLike, *, s
         return dummy_params(config, dtype, seed)
     assert source.path is not None
     reader = SafetensorsFolder(source.path) if source.kind == "safetensors" else GGUFFile(source.path, config)
-    with reader:
-        wanted = places(config)
-        check_tensors(reader.shapes(), wanted, config, source)
-        params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), parameter_shapes(config, dtype))
+    wanted = places(config)
+    check_tensors(reader.shapes(), wanted, config, source)
+    params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), parameter_shapes(config, dtype))
 
-        def put(name: str) -> None:
-            place = wanted[name]
-            leaf = _leaf(params, place.path)
-            leaf[place.index] = reader.read(name).reshape(leaf[place.index].shape)
+    def put(name: str) -> None:
+        place = wanted[name]
+        leaf = array_at(params, place.path)
+        leaf[place.index] = reader.read(name).reshape(leaf[place.index].shape)
 
-        with ThreadPoolExecutor(_READERS) as pool:
-            list(pool.map(put, wanted))
+    with ThreadPoolExecutor(_READERS) as pool:
+        list(pool.map(put, wanted))
     return params
 
 
@@ -85,7 +76,7 @@ def parameter_shapes(config: ModelConfig, dtype: DTypeLike) -> Params:
 def dummy_params(config: ModelConfig, dtype: DTypeLike, seed: int = 0) -> Params:
     """Random parameters as NumPy arrays: the same for the same config, dtype and seed on every machine.
 
-    Weights are normal with deviation 0.02, drawn once a leaf and repeated with a prime period; scales are one and
+    Weights are normal with deviation 0.02, sampled once per array and repeated with a prime period; scales are one and
     biases zero.
     """
 
@@ -105,7 +96,8 @@ def dummy_params(config: ModelConfig, dtype: DTypeLike, seed: int = 0) -> Params
     return jax.tree_util.tree_map_with_path(fill, parameter_shapes(config, dtype))
 
 
-def _leaf(params: Params, path: tuple[str, ...]) -> np.ndarray:
+def array_at(params: Params, path: tuple[str, ...]) -> np.ndarray:
+    """The array of a parameter tree that lies under these keys."""
     node: Any = params
     for key in path:
         node = node[key]
@@ -115,7 +107,7 @@ def _leaf(params: Params, path: tuple[str, ...]) -> np.ndarray:
 def check_tensors(
     found: dict[str, tuple[int, ...]], wanted: dict[str, Place], config: ModelConfig, source: ModelSource
 ) -> None:
-    """Nothing, or the one ValueError that lists every tensor that is missing, unexpected or misshapen."""
+    """Raise the one ValueError that lists every tensor that is missing, unexpected or misshapen, if any is."""
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in wanted and not is_ignored(name, config)]
     misshapen = [

@@ -1,8 +1,7 @@
 """Paged attention for JAX: arrays in, arrays out.
 
-Lives here: the pool type and the four operations on it, each with several implementations.
-Promises: one meaning an operation, whatever the implementation; a named implementation never falls back.
-Must not know: models, requests, schedulers.
+A pool type and four operations on it, each with several implementations of one meaning. A named implementation never
+falls back to another.
 """
 
 from pallas_kernels.copy_pages import copy_pages

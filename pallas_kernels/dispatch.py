@@ -1,12 +1,11 @@
 """Which implementation of an operation runs.
 
-Lives here: the names, what each platform runs by default, and the reasons for what is not there.
-Promises: a named implementation is the one that runs or an error; there is no fallback.
-Must not know: shapes, or how any operation works.
+A named implementation is the one that runs, or an error: there is no fallback.
 """
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,11 +21,14 @@ _ABSENT = {
 }
 
 
+def target_device() -> Any:
+    """The device that a trace made now is meant for: the mesh's abstract one if it has one, else the first of ours."""
+    return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+
+
 def current_platform() -> str:
-    """The platform that a trace made now is meant for: the mesh's abstract device if it says, else the backend."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = getattr(device, "platform", None)
-    return platform or jax.default_backend()
+    """The platform that a trace made now is meant for."""
+    return getattr(target_device(), "platform", None) or jax.default_backend()
 
 
 def resolve(operation: str, implementation: str | None = None, platform: str | None = None) -> str:
@@ -50,7 +52,7 @@ def resolve(operation: str, implementation: str | None = None, platform: str | N
 def beside_attention(implementation: str | None) -> str | None:
     """The implementation that writes and copies pages where attention runs under the name `implementation`.
 
-    It is the same, save that Mosaic GPU has attention alone: Triton moves the pages then.
+    It is the same, except that Mosaic GPU has attention alone: Triton then moves the pages.
     """
     return "triton" if implementation == "mosaic_gpu" else implementation
 
@@ -65,11 +67,4 @@ def load(operation: str, implementation: str | None, interpret: bool) -> Callabl
         raise ValueError(f"interpret=True runs a GPU kernel on the CPU and {name!r} has none; name one, like 'triton'")
     module = importlib.import_module(f"pallas_kernels.{operation}.{name}")
     function = getattr(module, operation)
-    return _interpreted(function) if interpret else function
-
-
-def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, interpret=True, **kwargs)
-
-    return call
+    return partial(function, interpret=True) if interpret else function

@@ -1,8 +1,7 @@
 """The keys and values of every layer, in pages.
 
-Lives here: KVPages and the page layout: `[L, P, S, K, H]`, a token's heads contiguous, a page one block.
-Promises: nobody else reshapes a pool; every view below is a bitcast, never a copy.
-Must not know: which request owns a page, what a block table means, which kernel reads the pool.
+The layout is `[L, P, S, K, H]`: a token's heads contiguous, a page one block. Nobody else reshapes a pool; every view
+below is a bitcast, never a copy.
 """
 
 from typing import NamedTuple, Self
@@ -10,7 +9,7 @@ from typing import NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from pallas_kernels.quantised import is_quantised
 
@@ -21,7 +20,7 @@ _FLOAT8 = (jnp.float8_e4m3fn, jnp.float8_e5m2)
 class KVPages(NamedTuple):
     """The pool: keys and values `[L, P, S, K, H]`, or `[P, S, K, H]` for a single layer.
 
-    `k_scale` and `v_scale`, `[L, P, S, K]` float32, belong to int8 and fp8 pools (one scale a token and kv head: the
+    `k_scale` and `v_scale`, `[L, P, S, K]` float32, belong to int8 and fp8 pools (one scale per token and kv head: the
     key is `k * k_scale`) and are None otherwise. Page 0 is the null page: nobody owns it and its contents are never
     read into a result.
     """
@@ -43,7 +42,7 @@ class KVPages(NamedTuple):
 
     @property
     def page_size(self) -> int:
-        """Token slots in a page."""
+        """Slots in a page: the tokens that it has room for."""
         return self.k.shape[-3]
 
     @property
@@ -58,7 +57,7 @@ class KVPages(NamedTuple):
 
     @property
     def num_slots(self) -> int:
-        """Token slots in one layer, P * S."""
+        """Slots in one layer, P * S."""
         return self.num_pages * self.page_size
 
     @property
@@ -72,24 +71,17 @@ class KVPages(NamedTuple):
             return self
         return jax.tree.map(lambda array: array[None], self)
 
-    def token_rows(self) -> tuple[Float[Array, "R W"], Float[Array, "R W"]]:
-        """Keys and values as one row a token slot: R = L * P * S rows of W = K * H elements."""
-        width = self.num_kv_heads * self.head_dim
-        return self.k.reshape(-1, width), self.v.reshape(-1, width)
-
     def as_bytes(self) -> Self:
-        """The same pool with 8-bit floats as the unsigned integers that they are stored as, for moving them about.
+        """The same pool with 8-bit floats as the unsigned integers that they are stored as, for moving them.
 
         XLA's CPU backend updates no array of 8-bit floats: it widens it to 16 bits first. Seen as bytes the array is
         still copied there, once, by the change of type; integers and wider floats are updated in place.
         """
         return jax.tree.map(lambda a: a.view(jnp.uint8) if a.dtype in _FLOAT8 else a, self)
 
-    def scale_rows(self) -> tuple[Float[Array, "R K"] | None, Float[Array, "R K"] | None]:
-        """The scales of keys and values as one row a token slot, R as in `token_rows`; None where there are none."""
-        if self.k_scale is None or self.v_scale is None:
-            return None, None
-        return self.k_scale.reshape(-1, self.num_kv_heads), self.v_scale.reshape(-1, self.num_kv_heads)
+    def by_token(self) -> Self:
+        """Every array as `[L * P * S, width of a token]`; what a token's index counts."""
+        return jax.tree.map(lambda array: array.reshape(self.num_layers * self.num_slots, -1), self)
 
     def by_slot(self) -> Self:
         """Every array as `[L, P * S, width of a token]`."""
@@ -131,31 +123,32 @@ def allocate(
     return pool._replace(k_scale=zeros(shape[:-1], jnp.float32), v_scale=zeros(shape[:-1], jnp.float32))
 
 
-def first_row_of_layer(kv: KVPages, layer: ArrayLike) -> Int[Array, ""]:
-    """The row of `token_rows` that holds slot 0 of `layer`."""
+def first_token_of_layer(kv: KVPages, layer: ArrayLike) -> Int[Array, ""]:
+    """The index in `by_token` of slot 0 of `layer`."""
     return jnp.asarray(layer, jnp.int32) * kv.num_slots
 
 
-def rows_of_positions(
+def token_indices(
     kv: KVPages, block_tables: Int[Array, "*rows M"], positions: Int[Array, " C"], layer: ArrayLike
 ) -> Int[Array, "*rows C"]:
-    """The rows of `token_rows` that hold the given positions of each table's sequence.
+    """The indices in `by_token` of the given positions of each table's sequence.
 
-    A position past the table's end and an entry that is no page give some row of the pool: mask what is read there.
+    A position past the table's end and an entry that is no page give some token of the pool: mask what is read there.
     """
     column = jnp.minimum(positions // kv.page_size, block_tables.shape[-1] - 1)
     page = jnp.take(block_tables, column, axis=-1, mode="clip")
-    return first_row_of_layer(kv, layer) + page * kv.page_size + positions % kv.page_size
+    return first_token_of_layer(kv, layer) + page * kv.page_size + positions % kv.page_size
 
 
-def scales_of_rows(
-    scale_rows: Float[Array, "R K"] | None, rows: Int[Array, "*rows C"], seen: Bool[Array, "*rows C"]
-) -> Float[Array, "*rows K C"] | None:
-    """The scales of the given rows, 0 where `seen` is false: an unfilled slot's may be NaN. None for a pool without."""
-    if scale_rows is None:
-        return None
-    scale = jnp.take(scale_rows, rows, axis=0, mode="clip")
-    return jnp.where(seen[..., None], scale, 0).swapaxes(-1, -2)
+def read_tokens(kv: KVPages, indices: Int[Array, "*rows C"], seen: Bool[Array, "*rows C"]) -> KVPages:
+    """Keys and values `[*rows, C, K * H]` of tokens, scales `[*rows, K, C]` or None; values and scales 0 if not `seen`.
+
+    They are selected, not multiplied by 0: an unfilled slot may hold NaN or infinity.
+    """
+    read = jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), kv.by_token())
+    hide = lambda array: jnp.where(seen[..., None], array, 0)  # noqa: E731
+    scales = (None if scale is None else hide(scale).swapaxes(-1, -2) for scale in read[2:])
+    return KVPages(read.k, hide(read.v), *scales)
 
 
 def check_pool(kv: KVPages, layer: ArrayLike = 0) -> None:
@@ -186,7 +179,7 @@ def check_pool(kv: KVPages, layer: ArrayLike = 0) -> None:
     if kv.num_layers * kv.num_slots >= 2**31:
         raise ValueError(
             f"a pool has less than 2**31 token slots, all layers together, and this one has "
-            f"{kv.num_layers * kv.num_slots} token slots: rows are counted in int32. Use fewer pages"
+            f"{kv.num_layers * kv.num_slots} token slots: tokens are counted in int32. Use fewer pages"
         )
     if isinstance(layer, int) and not 0 <= layer < kv.num_layers:
         raise ValueError(f"layer={layer} is outside the pool, which has {kv.num_layers} layers")

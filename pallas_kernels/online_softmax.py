@@ -1,9 +1,7 @@
 """Softmax-weighted sums over keys that arrive chunk by chunk.
 
-Lives here: the running state of an online softmax and its steps.
-Promises: float32 state; a masked chunk leaves the state bit for bit as it was; a state that saw nothing gives zeros,
-one that saw a NaN gives NaN.
-Must not know: where keys and values come from.
+The state is float32. A masked chunk leaves it bit for bit as it was; a state that saw nothing gives zeros, one that saw
+a NaN gives NaN.
 """
 
 from collections.abc import Callable
@@ -61,3 +59,11 @@ def log_total(state: SoftmaxState) -> Float[Array, "*rows"]:
     """The logarithm of the sum of all weights, by which parts of one softmax are merged; MASKED where none was seen."""
     seen = state.total != 0
     return jnp.where(seen, state.peak + jnp.log(jnp.where(seen, state.total, 1.0)), MASKED)
+
+
+def merge(out: Float[Array, "B X *heads H"], log_total: Float[Array, "B X *heads"]) -> Float[Array, "B *heads H"]:
+    """The whole from X normalised parts and the logarithms of their sums of weights."""
+    # A part that saw nothing has log_total MASKED, hence weight 0, unless all are such: then every `out` is 0.
+    weight = jnp.exp(log_total - log_total.max(axis=1, keepdims=True))
+    weight = weight / weight.sum(axis=1, keepdims=True)
+    return (out * weight[..., None]).sum(axis=1)

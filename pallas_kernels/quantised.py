@@ -1,8 +1,6 @@
-"""Keys and values of one byte an element.
+"""Keys and values of one byte per element.
 
-Lives here: the dtypes of quantised pools, `quantise`, and the dtypes in which their products are made.
-Promises: one float32 scale a token and kv head, so that no page is ever written a second time to change its scale.
-Must not know: pages, slots, attention.
+There is one float32 scale per token and kv head, so that no page is ever written a second time to change its scale.
 """
 
 import jax.numpy as jnp
@@ -46,24 +44,3 @@ def quantise(heads: Float[Array, "T K H"], dtype: DTypeLike) -> tuple[Shaped[Arr
     if jnp.issubdtype(dtype, jnp.integer):
         ratio = jnp.round(ratio)
     return ratio.astype(dtype), jnp.where(usable, scale, jnp.where(finite, 0.0, jnp.nan))
-
-
-def key_dtype(query_dtype: DTypeLike, pool_dtype: DTypeLike) -> jnp.dtype:
-    """In what queries and keys are multiplied. Every 1-byte value is exact in each of the three float types."""
-    return jnp.dtype(query_dtype if is_quantised(pool_dtype) else jnp.promote_types(query_dtype, pool_dtype))
-
-
-def value_dtype(query_dtype: DTypeLike, pool_dtype: DTypeLike) -> jnp.dtype:
-    """In what weights and values are multiplied.
-
-    A scale is folded into the weights, and a weight times a scale may be below all float16 numbers: 16-bit queries of
-    a quantised pool take bfloat16.
-    """
-    if not is_quantised(pool_dtype):
-        return jnp.dtype(jnp.promote_types(query_dtype, pool_dtype))
-    return jnp.dtype(jnp.float32 if jnp.dtype(query_dtype) == jnp.float32 else jnp.bfloat16)
-
-
-def scaled(array: Array, scale: Array | None) -> Array:
-    """`array` times `scale`; `array` itself where the pool has no scales."""
-    return array if scale is None else array * scale

@@ -1,22 +1,24 @@
 """How a query-key product becomes a score, and which keys a query sees.
 
-Lives here: ScoreRule, the static part of an attention call, and the checks of a call's arguments.
-Promises: one definition of scale, soft cap, ALiBi, causality and window for every implementation.
-Must not know: pages, block tables, how an implementation walks over the keys.
+There is one definition of scale, soft cap, ALiBi, causality and window for every implementation.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.kv_pages import KVPages, check_pool
+from pallas_kernels.kv_pages import KVPages
+from pallas_kernels.numerics import key_dtype, value_dtype
 
 # Finite stand-in for minus infinity: (-inf) - (-inf) is NaN.
 MASKED = -1e30
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class ScoreRule:
     """Scale, sliding window (None: all keys) and soft cap (None: none) of one attention call."""
@@ -46,38 +48,33 @@ class ScoreRule:
         return jnp.maximum(query_position - self.window + 1, 0)
 
 
-def checked_rule(
-    q: Float[Array, "R N H"],
-    kv: KVPages,
-    layer: ArrayLike,
-    *,
-    scale: float | None,
-    window: int | None,
-    soft_cap: float | None,
-    alibi_slopes: Float[Array, " N"] | None,
-) -> ScoreRule:
-    """The rule of a call, or ValueError with what does not fit."""
-    check_pool(kv, layer)
-    if q.ndim != 3 or q.shape[-1] != kv.head_dim:
-        raise ValueError(f"q must be [rows, N, H] with H = {kv.head_dim} as in the pool; got {list(q.shape)}")
-    if q.shape[1] % kv.num_kv_heads:
-        raise ValueError(f"{q.shape[1]} query heads do not divide into groups of the pool's {kv.num_kv_heads} kv heads")
-    if window is not None and window < 1:
-        raise ValueError(f"window={window} must be at least 1 (it counts the token itself), or None")
-    if soft_cap is not None and not soft_cap > 0:
-        raise ValueError(f"soft_cap={soft_cap} must be positive, or None")
-    if alibi_slopes is not None and alibi_slopes.shape != (q.shape[1],):
-        raise ValueError(f"alibi_slopes must have one slope a query head, [{q.shape[1]}]; got {alibi_slopes.shape}")
-    return ScoreRule(q.shape[-1] ** -0.5 if scale is None else scale, window, soft_cap)
+class AttentionCall(NamedTuple):
+    """One call of an attention operation, checked: what each implementation is given.
 
+    It is a tree of arrays; a kernel gets the same tree of references. `kv` has its layer axis. `query_starts` is None
+    in decode, where each of the B rows has one query: T = B.
+    """
 
-def check_tables(block_tables: Int[Array, "B M"], context_lens: Int[Array, " B"]) -> None:
-    """Nothing, or ValueError when tables and lengths disagree about the rows or are not integers."""
-    if block_tables.ndim != 2 or context_lens.shape != block_tables.shape[:1]:
-        raise ValueError(
-            f"block_tables [B, M] and context_lens [B] must agree; got {block_tables.shape}, {context_lens.shape}"
-        )
-    if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in (block_tables, context_lens)):
-        raise ValueError(
-            f"block_tables and context_lens must be integers; got {block_tables.dtype}, {context_lens.dtype}"
-        )
+    q: Float[Array, "T N H"]
+    kv: KVPages
+    block_tables: Int[Array, "B M"]
+    context_lens: Int[Array, " B"]
+    query_starts: Int[Array, " B+1"] | None
+    layer: ArrayLike
+    rule: ScoreRule
+    slopes: Float[Array, " N"] | None
+
+    @property
+    def group(self) -> int:
+        """Query heads per kv head."""
+        return self.q.shape[1] // self.kv.num_kv_heads
+
+    @property
+    def key_dtype(self) -> jnp.dtype:
+        """In what queries and keys are multiplied."""
+        return key_dtype(self.q.dtype, self.kv.k.dtype)
+
+    @property
+    def value_dtype(self) -> jnp.dtype:
+        """In what weights and values are multiplied."""
+        return value_dtype(self.q.dtype, self.kv.v.dtype)

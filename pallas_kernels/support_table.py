@@ -1,8 +1,6 @@
-"""The table of docs/kernels.md.
+"""The table of docs/kernels.md, out of the records that the kernels check.
 
-Lives here: `support_table`; `python -m pallas_kernels.support_table FILE` writes it into a file, between its markers.
-Promises: it says what the records say that the kernels check, and nothing else.
-Must not know: anything that is not in a record.
+`python -m pallas_kernels.support_table FILE` writes it into a file, between its markers.
 """
 
 import sys
@@ -10,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pallas_kernels.dispatch import IMPLEMENTATIONS, OPERATIONS, resolve
-from pallas_kernels.support import POOL_DTYPES, Support, supports_of
+from pallas_kernels.support import POOL_DTYPES, Support, support_of
 
 BEGIN, END = "<!-- support table: begin -->", "<!-- support table: end -->"
-_COLUMNS = ("implementation", "runs on", "how it is checked", "pool dtypes", "page size", "head_dim", "heads a kv head",
-            "options", "tuning", "limits")  # fmt: skip
+_COLUMNS = ("implementation", "runs on", "how it is checked", "pool dtypes", "page size", "head_dim",
+            "heads per kv head", "options", "tuning", "limits")  # fmt: skip
 _ATTENTION = ("paged_attention", "ragged_paged_attention")
 
 
 def support_table() -> str:
-    """A Markdown table an operation, a row an implementation (and variant, where hardware decides)."""
+    """A Markdown table for each operation, with a row for each implementation."""
     parts = []
     for operation in OPERATIONS:
         columns = _COLUMNS if operation in _ATTENTION else (*_COLUMNS[:6], _COLUMNS[-1])
@@ -36,13 +34,11 @@ def replaced(text: str) -> str:
 
 def _rows(operation: str, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for implementation in IMPLEMENTATIONS:
-        records = supports_of(operation, implementation)
-        for variant, support in records.items():
-            cells = _cells(support)
-            name = f"`{implementation}`" + (f" ({variant})" if variant else "")
-            yield tuple(name if column == "implementation" else cells[column] for column in columns)
-        if not records:
+        support = support_of(operation, implementation)
+        if support is None:
             yield f"`{implementation}`", _why_absent(operation, implementation), *("",) * (len(columns) - 2)
+        else:
+            yield f"`{implementation}`", *(_cells(support)[column] for column in columns[1:])
 
 
 def _cells(support: Support) -> dict[str, str]:
@@ -55,7 +51,7 @@ def _cells(support: Support) -> dict[str, str]:
         "pool dtypes": dtypes + (", queries the same" if support.query_dtype_is_pool_dtype else ""),
         "page size": "any" if step == 1 else f"multiples of {step}",
         "head_dim": "any" if support.head_dims is None else ", ".join(map(str, support.head_dims)),
-        "heads a kv head": "any" if support.max_group is None else f"up to {support.max_group}",
+        "heads per kv head": "any" if support.max_group is None else f"up to {support.max_group}",
         "options": ", ".join(support.score_options),
         "tuning": ", ".join(support.tuning) or "none",
         "limits": "; ".join(support.notes) or "none",

@@ -1,8 +1,6 @@
 """The one way these kernels call Pallas' Triton backend.
 
-Lives here: `call`, and what every Triton kernel shares: power-of-two tiles, the layer operand.
-Promises: pools stay in device memory as they are; the backend's deprecation is answered here and nowhere else.
-Must not know: what a kernel computes.
+Pools stay in device memory as they are. The backend's deprecation is answered here and nowhere else.
 """
 
 import warnings
@@ -17,17 +15,18 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.quantised import is_quantised
+from pallas_kernels.support import Support
 
 # JAX 0.11 deprecated Pallas on Triton; it still is the backend that covers every NVIDIA GPU. JAX says so when a program
 # is lowered, long after `call` has returned, hence a filter for the process.
 warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
 
-SMALLEST_DOT = 16
+# For the table of docs/kernels.md; the last one is what `check_offsets` refuses.
+HARDWARE, PROOF = "NVIDIA, compute capability 8.0 and up", "interpreted; compiled"
+OFFSET_NOTE = "1 byte per element: not between 2 and 4 GiB of keys"
+MOVES_PAGES = Support(hardware=HARDWARE, proof=PROOF, notes=(OFFSET_NOTE,))
+"""The record of a kernel that writes or copies tokens of any dtype."""
 
-# What `check_pool` and `check_offsets` refuse, for the table of docs/kernels.md.
-CONVERSION_NOTE = "float8_e4m3fn: compute capability 8.9 and up"
-OFFSET_NOTE = "1 byte an element: not between 2 and 4 GiB of keys"
 _BEFORE_ADA = ("A100", "A800", "A10", "A16", "A2", "A30", "A40", "RTX A", "RTX 30", "RTX 20", "T4", "V100")
 
 
@@ -42,7 +41,7 @@ def call(
     interpret: bool,
     aliases: Mapping[int, int] | None = None,
 ) -> Callable[..., Sequence[Any]]:
-    """The kernel as a function of arrays that it addresses itself, one program a grid point.
+    """The kernel as a function of arrays that it addresses itself, one program per grid point.
 
     An operand or an entry of `out_shape` may be a tree of arrays, such as a pool: the kernel gets a tree of references.
     `aliases` counts leaves.
@@ -82,23 +81,6 @@ def check_sizes(**sizes: Any) -> None:
             raise ValueError(f"{name}={size} must be a power of two: Triton has no other tile sizes")
 
 
-def load_as(dtype: jnp.dtype, ref: Any, place: tuple[Any, ...], mask: Array) -> Array:
-    """What `ref` holds at `place` as `dtype`, 0 where `mask` is false."""
-    if not is_quantised(ref.dtype):
-        return plgpu.load(ref.at[place], mask=mask, other=0.0).astype(dtype)
-    # Selected after the cast: the backend has no zero of an 8-bit float to put where nothing is loaded.
-    return jnp.where(mask, plgpu.load(ref.at[place], mask=mask).astype(dtype), jnp.zeros((), dtype))
-
-
-def load_scales(kv_ref: Any, tokens: tuple[Any, ...], mask: Array) -> tuple[Array | None, Array | None]:
-    """The key and value scales of a block of tokens as rows `[1, C]`, 0 where `mask` is false; None without scales."""
-    k_scale, v_scale = (
-        None if ref is None else plgpu.load(ref.at[tokens], mask=mask, other=0.0)[None, :]
-        for ref in (kv_ref.k_scale, kv_ref.v_scale)
-    )
-    return k_scale, v_scale
-
-
 def check_pool(kv: KVPages) -> None:
     """Nothing, or NotImplementedError for a pool that a Triton kernel cannot read on the device traced for."""
     check_offsets(kv)
@@ -110,8 +92,7 @@ def check_pool(kv: KVPages) -> None:
 
 
 def _converts_e4m3() -> bool:
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is not None:
+    if device := jax.sharding.get_abstract_mesh().abstract_device:
         return not any(name in device.device_kind for name in _BEFORE_ADA)
     capability = getattr(jax.devices()[0], "compute_capability", None)
     return capability is None or float(capability) >= 8.9
@@ -120,7 +101,7 @@ def _converts_e4m3() -> bool:
 def check_offsets(kv: KVPages) -> None:
     """Nothing, or NotImplementedError for a pool whose offsets Pallas' Triton backend would get wrong.
 
-    It counts elements in 32 bits, signed, unless an array is over 4 GiB: right for 2 bytes an element and more, but
+    It counts elements in 32 bits, signed, unless an array is over 4 GiB: right for 2 bytes per element and more, but
     elements of one byte between 2 and 4 GiB would be read and written before the array.
     """
     size = kv.k.size

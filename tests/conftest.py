@@ -1,13 +1,70 @@
-"""What every test shares: the CPU, a cache of compiled programs, and the folders of the fixtures."""
+"""What every test shares: the CPU, the run's compiled programs, and the folders of the fixtures.
 
+A program that one test has compiled is read from disk by every other test, worker and process of the same run.
+"""
+
+import gc
 import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 FIXTURES = Path(__file__).parent / "fixtures"
+CACHE_DIR = "JAX_COMPILATION_CACHE_DIR"
+
+# No test fails because the machine is slow or busy; where CI says so, the examples are the same in every run.
+settings.register_profile(
+    "jpaged",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("jpaged")
+
+# One cache of compiled programs for the run, unless the user has chosen one. Workers and processes inherit it; it is
+# set here, since JAX reads it when it is imported.
+OWN_CACHE = None if CACHE_DIR in os.environ else tempfile.mkdtemp(prefix="jpaged-programs-")
+if OWN_CACHE is not None:
+    os.environ |= {
+        CACHE_DIR: OWN_CACHE,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that has made the cache removes it."""
+    if OWN_CACHE is not None:
+        config.add_cleanup(lambda: shutil.rmtree(OWN_CACHE, ignore_errors=True))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the run cost: processor time of this process, its workers and theirs, and the largest one's memory."""
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+    largest = max(own.ru_maxrss, others.ru_maxrss) / 2**20
+    terminalreporter.write_line(f"{seconds / 60:.1f} CPU minutes; the largest process took {largest:.1f} GiB")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_is_let_go(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a module its cached engines go; in a process that has grown, compiled programs go with them."""
+    yield
+    for value in list(vars(request.module).values()):
+        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
+            value.cache_clear()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if resident > 2**30 and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from experiments.paper.rows import Result, Row
 from experiments.paper.summaries import number
 from experiments.paper.systems import MAX, VLLM, Setting, config_for
 from experiments.summary import Summary
-from models.config import PRESETS
+from models.families import PRESETS
 
 BATCHES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40)
 EXISTING, THROUGHPUT = "Existing systems", "Throughput"

@@ -16,7 +16,7 @@ from experiments.paper.systems import ALPACA, MAX, MODELS, ORACLE, ORCAS, POW2, 
 from experiments.summary import Summary
 from jpaged.sim.capacity import pages_that_fit
 from jpaged.sim.hardware import hardware_named
-from models.config import PRESETS
+from models.families import PRESETS
 
 GIB, GB = 1 << 30, 1e9
 SHARES = ("token", "reservation", "internal", "external + others")

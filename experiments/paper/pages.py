@@ -15,7 +15,7 @@ from experiments.paper.summaries import number
 from experiments.paper.systems import ALPACA, MODELS, VLLM, Setting, config_for
 from jpaged.sim.profiles import load_profile
 from jpaged.sim.work import StepWork
-from models.config import PRESETS
+from models.families import PRESETS
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # 19a moves and recomputes so many tokens; the paper plots 0.9 of the recomputation's time.

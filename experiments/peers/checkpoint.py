@@ -33,13 +33,13 @@ def hugging_face_folder(model: str, dtype: str, root: Path) -> Path:
     folder.mkdir(parents=True)
     source = fetch(model)
     config = config_of_gguf(source)
-    with GGUFFile(source, config) as file:
-        tensors = {
-            name if name.startswith("lm_head") else f"model.{name}": np.ascontiguousarray(
-                file.read(name).astype(DTYPES[dtype])
-            )
-            for name in file.shapes()
-        }
+    file = GGUFFile(source, config)
+    tensors = {
+        name if name.startswith("lm_head") else f"model.{name}": np.ascontiguousarray(
+            file.read(name).astype(DTYPES[dtype])
+        )
+        for name in file.shapes()
+    }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_hf_config(config, dtype), indent=1))
     load_gguf_tokenizer(source).save_pretrained(folder)

@@ -19,7 +19,7 @@ from experiments.sharding.collectives import count
 from jpaged.sim.hardware import hardware_named
 from jpaged.sim.ideal import ideal_cost_model
 from jpaged.sim.work import StepWork
-from models.config import PRESETS
+from models.families import PRESETS
 
 MODELS = ("opt-13b", "opt-66b", "llama-3-70b")
 SHARDS = (1, 2, 4, 8)

@@ -103,9 +103,8 @@ main.add_command(bench)
 @json_option
 def models(as_json: bool) -> None:
     """List the models that have a name, and the architectures that can be loaded."""
-    from models import REGISTRY
     from models.catalog import CATALOG, cached
-    from models.config import PRESETS
+    from models.families import PRESETS, architectures
 
     catalog = [
         {"name": name, "source": entry.requirement, "cached": cached(name) is not None}
@@ -113,7 +112,7 @@ def models(as_json: bool) -> None:
     ]
     presets = [{"name": name, "parameters": config.num_params} for name, config in PRESETS.items()]
     if as_json:
-        print_json({"models": catalog, "presets": presets, "architectures": sorted(REGISTRY)})
+        print_json({"models": catalog, "presets": presets, "architectures": sorted(architectures())})
         return
     click.echo("With weights:")
     for entry in catalog:
@@ -122,7 +121,7 @@ def models(as_json: bool) -> None:
     for entry in presets:
         click.echo(f"  {entry['name']:<16} {entry['parameters'] / 1e9:8.2f} B parameters")
     click.echo("Architectures of Hugging Face folders and hub ids:")
-    click.echo("  " + ", ".join(sorted(REGISTRY)))
+    click.echo("  " + ", ".join(sorted(architectures())))
 
 
 def summary(stats: dict[str, Any], seconds: float, tokens: int) -> str:

@@ -136,9 +136,7 @@ def _bound(run: SectionRun, llm: LLM, batch: int, context: int, seconds: float) 
     """What a step must read, and the share of the copy's bandwidth that this makes of its time."""
     model = llm.config.model
     itemsize = 4 if llm.config.dtype == "float32" else 2
-    # A step looks up a few rows of an embedding, unless that is the head too.
-    unread = 0 if model.tie_word_embeddings else model.vocab_size * model.embedding_dim
-    weights = (model.num_params - unread) * itemsize
+    weights = model.num_step_params * itemsize
     kv = batch * context * model.kv_bytes_per_token(itemsize, 0)
     found: dict[str, Any] = {"weight_bytes": weights, "kv_bytes": kv}
     bandwidth = run.before.get("device", {}).get("result", {}).get("copy_gb_per_second")

@@ -22,7 +22,6 @@ from models.config import ModelConfig
 from models.partition import (
     AXIS,
     PAGE_SPEC,
-    AnnotatedModel,
     ShardedModel,
     param_specs,
     shard_of,
@@ -120,9 +119,8 @@ class DeviceMesh:
             return build_model(config, **options)
         whole = sharded_config(config, self.shards)
         if self.style == "pjit":
-            return AnnotatedModel(build_model(whole, mesh=self.mesh, **options), config.vocab_size)
-        module = build_model(shard_of(whole, self.shards), **options)
-        return ShardedModel(module, config.family, config.vocab_size)
+            return ShardedModel(build_model(whole, mesh=self.mesh, **options), config, collectives=False)
+        return ShardedModel(build_model(shard_of(whole, self.shards), **options), config, collectives=True)
 
     def load_params(self, source: ModelSource, config: ModelConfig, dtype: Any, *, seed: int = 0) -> Any:
         """The parameters, each device's part on that device. Raises ValueError as `models.load_params` does."""
@@ -150,7 +148,7 @@ class DeviceMesh:
 
     def param_specs(self, config: ModelConfig, params: Any) -> Any:
         """Where each parameter is split."""
-        return param_specs(config.family, params)
+        return param_specs(config, params)
 
     def part_of(self, arrays: Any) -> Any:
         """What one device has of sharded arrays, without contents."""

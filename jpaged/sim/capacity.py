@@ -1,8 +1,6 @@
-"""How many pages a device's memory holds.
+"""How many pages a device's memory holds, by the paper's arithmetic.
 
-Lives here: the paper's arithmetic of memory, for any model, hardware, tensor parallel size and page size.
-Promises: whole pages, rounded down; a model that leaves no room is an error that says what to change.
-Must not know: allocators, steps.
+Whole pages, rounded down; a model that leaves no room is an error that says what to change.
 """
 
 from jpaged.sim.hardware import GIB, Hardware
@@ -27,7 +25,7 @@ def pages_that_fit(
     page_bytes = _page_bytes(model, size, page_size, itemsize)
     hidden = 2 * (max(3 * width, ffn) / size + width) * _STEP_TOKENS
     activation = max(hidden, 2 * _STEP_TOKENS * model.vocab_size) * itemsize
-    split = _split_params(model)
+    split = model.num_matrix_params
     weights = (split / size + model.num_params - split) * itemsize
     room = _USED_PART * hardware.memory_bytes - weights - activation - _KEPT_BYTES
     if room < page_bytes:
@@ -48,14 +46,6 @@ def swap_pages(
 ) -> int:
     """Pages of the host pool: the paper gives each device 20 GiB of host memory to swap to."""
     return bytes_per_device // _page_bytes(model, tensor_parallel_size, page_size, itemsize)
-
-
-def _split_params(model: ModelConfig) -> int:
-    """Parameters of the matrices and of the token embedding."""
-    width, heads = model.hidden_size, 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
-    products = (2 if model.family == "opt" else 3) * model.intermediate_size
-    embeddings = 1 if model.tie_word_embeddings else 2
-    return model.num_layers * width * (heads + products) + embeddings * model.vocab_size * model.embedding_dim
 
 
 def _page_bytes(model: ModelConfig, tensor_parallel_size: int, page_size: int, itemsize: int) -> int:

@@ -1,8 +1,6 @@
-"""The profile `ideal`: a step's time from a model's shape and a device's constants.
+"""The profile `ideal`: a step's time from any decoder's shape and a device's constants.
 
-Lives here: the analytic cost model of any decoder on any hardware preset.
-Promises: nothing in it was fitted to the paper; hardware.py says where each constant comes from.
-Must not know: logs, the paper's figures.
+Nothing in it was fitted to the paper; hardware.py says where each constant comes from.
 """
 
 from dataclasses import replace
@@ -38,7 +36,7 @@ def ideal_cost_model(
     reduce_token_ns = 0.0
     if size > 1:
         reduce_token_ns = 2e9 * layers * model.hidden_size * itemsize / hardware.all_reduce_rate[size]
-    used = used_params(model)
+    used = model.num_step_params
     weights_ns = 1e9 * used * itemsize / (size * hardware.weights_efficiency * rate)
     product_ns = 2e9 * used / (size * hardware.compute_efficiency * peak)
     # With fewer kv heads than devices each device holds one whole head.
@@ -76,11 +74,6 @@ def with_swaps(cost_model: LinearCostModel, hardware: Hardware, kv_bytes: float,
         swap_in_token_ns=1e9 * kv_bytes / hardware.copy_in_rate,
         swap_in_page_ns=2 * layers * hardware.copy_in_ns,
     )
-
-
-def used_params(model: ModelConfig) -> int:
-    """Parameters that every step reads: all but an embedding that is only looked up."""
-    return model.num_params - (0 if model.tie_word_embeddings else model.vocab_size * model.embedding_dim)
 
 
 def _size_of(sizes: dict[str, int], field: str, dtype: str) -> int:

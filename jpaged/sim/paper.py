@@ -13,7 +13,8 @@ from types import MappingProxyType
 from jpaged.sim.cost_model import LinearCostModel
 from jpaged.sim.hardware import hardware_named
 from jpaged.sim.ideal import with_swaps
-from models.config import PRESETS, ModelConfig
+from models.config import ModelConfig
+from models.families import PRESETS
 
 
 @dataclass(frozen=True, slots=True)

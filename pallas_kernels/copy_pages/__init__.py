@@ -1,9 +1,6 @@
 """Copying whole pages, in every layer.
 
-Lives here: the public function, its checks, and (beside it) its implementations.
-Promises: a page takes its scales along; all sources are read before a target is written; in place when the pool is
-donated.
-Must not know: why a page is copied.
+A page's scales go with it. All sources are read before a target is written; in place when the pool is donated.
 """
 
 import jax.numpy as jnp

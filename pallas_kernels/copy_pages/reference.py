@@ -1,8 +1,6 @@
 """Page copies, written to be read.
 
-Lives here: the definition of what every other implementation must return.
-Promises: exactly the target pages change, in every layer.
-Must not know: speed.
+This defines what every other implementation must return: exactly the target pages change, in every layer.
 """
 
 import jax

@@ -1,8 +1,7 @@
 """Page copies for NVIDIA GPUs: every layer, keys, values and scales in one launch, through Pallas' Triton backend.
 
-Lives here: the kernel, one program a pair, layer and piece of a page.
-Promises: the pool is written in place. Pairs run in parallel: no target may be another pair's source.
-Must not know: why a page is copied.
+One program per pair, layer and piece of a page. Pairs run in parallel: no target may be another pair's source. The pool
+is written in place.
 """
 
 from functools import partial
@@ -16,13 +15,8 @@ from jaxtyping import Array, Int
 
 from pallas_kernels import triton_call
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.support import Support
 
-SUPPORT = Support(
-    hardware="NVIDIA, compute capability 8.0 and up",
-    proof="interpreted; compiled",
-    notes=(triton_call.OFFSET_NOTE,),
-)
+SUPPORT = triton_call.MOVES_PAGES
 
 PIECE_ELEMENTS = 2048
 

@@ -1,8 +1,6 @@
 """Page copies as one gather and one scatter for each array of the pool.
 
-Lives here: the path for the CPU, correct on every platform.
-Promises: in place under donation; temporary memory is that of the copied pages.
-Must not know: why a page is copied.
+The path for the CPU, correct on every platform. In place under donation; temporary memory is that of the copied pages.
 """
 
 import jax

@@ -1,17 +1,14 @@
-"""Decode attention: one query a row over the row's pages.
+"""Decode attention: one query per row over the row's pages.
 
-Lives here: the public function, its checks, and (beside it) its implementations.
-Promises: empty rows give zeros; nothing outside a row's context reaches its output.
-Must not know: models, schedulers; other operations' implementations.
+Empty rows give zeros; nothing outside a row's context reaches its output.
 """
 
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import dispatch
+from pallas_kernels.attend import attend, checked_call
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.paged_attention.tuned import DecodeTuning, tuning_for
-from pallas_kernels.scores import check_tables, checked_rule
+from pallas_kernels.tuning import DecodeTuning
 
 __all__ = ["DecodeTuning", "paged_attention"]
 
@@ -39,17 +36,14 @@ def paged_attention(
     how many newest tokens are seen, the current one included. `soft_cap` is c in `c * tanh(score / c)`.
     `alibi_slopes` are float32; the bias is `slope * (key position - query position)`, after the soft cap.
     Sums and softmax are float32. `implementation` is None (what `resolve` says), `reference`, `xla`, `triton` or
-    `mosaic_gpu`; docs/kernels.md says what each supports. `tuning` is None (what the table of the package says for the
-    shape and device, else the implementation's own rules) or sizes.
+    `mosaic_gpu`; docs/kernels.md says what each supports. `tuning` is None (what the package's table says for the shape
+    and device, else the implementation's own rules) or sizes.
 
     Raises ValueError for shapes that do not fit together, NotImplementedError for what an implementation lacks.
     Source: PagedAttention, section 4.1 (Kwon et al., SOSP 2023).
     """
-    rule = checked_rule(q, kv, layer, scale=scale, window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes)
-    check_tables(block_tables, context_lens)
-    if q.shape[0] != block_tables.shape[0]:
-        raise ValueError(f"q has {q.shape[0]} rows and block_tables has {block_tables.shape[0]}")
-    attend = dispatch.load("paged_attention", implementation, interpret)
-    if tuning is None and not interpret:
-        tuning = tuning_for(dispatch.resolve("paged_attention", implementation), q, kv, block_tables.shape[1])
-    return attend(q, kv.with_layers(), block_tables, context_lens, layer, rule, alibi_slopes, tuning=tuning)
+    call = checked_call(
+        q, kv, block_tables, context_lens, None, layer, scale=scale, window=window, soft_cap=soft_cap,
+        alibi_slopes=alibi_slopes,
+    )  # fmt: skip
+    return attend("paged_attention", call, implementation, interpret, tuning)

@@ -1,118 +1,72 @@
-"""Decode attention through Pallas' Mosaic GPU backend.
+"""Decode attention for Hopper GPUs, through Pallas' Mosaic GPU backend: one program per row, kv head and split.
 
-Lives here: which of two kernels an NVIDIA GPU gets, what each can do, their sizes.
-Promises: float32 softmax and merge of splits; what neither kernel can do is refused with the reason.
-Must not know: copies, tensor cores, pages.
+Softmax and the merge of splits are float32; what the kernel cannot do is refused with the reason.
 """
 
+from functools import partial
+from typing import Any
+
+import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jax import lax
+from jaxtyping import Array, Float
 
-from pallas_kernels import mosaic_call
-from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.paged_attention import mosaic_ampere, mosaic_hopper, splits
-from pallas_kernels.paged_attention.mosaic_walk import Walk
-from pallas_kernels.paged_attention.tuned import DecodeTuning
-from pallas_kernels.scores import ScoreRule
-from pallas_kernels.support import Support
+from pallas_kernels import hopper_attention as hopper
+from pallas_kernels import online_softmax
+from pallas_kernels.mosaic_walk import Walk, split_of_row
+from pallas_kernels.scores import AttentionCall
+from pallas_kernels.tuning import DecodeTuning, default_splits
 
-SUPPORT = {
-    "Hopper": Support(
-        hardware="compute capability 9.0",
-        proof="interpreted with race detection; compiled",
-        pool_dtypes=("bfloat16", "float16"),
-        page_size_multiple=8,
-        head_dims=(64, 128),
-        max_group=mosaic_hopper.QUERY_ROWS,
-        score_options=("window", "soft_cap"),
-        tuning=("block_tokens", "splits", "num_stages"),
-        query_dtype_is_pool_dtype=True,
-    ),
-    "Ampere": Support(
-        hardware="compute capability 8.0 and up, but 9.0",
-        proof="compiled only",
-        pool_dtypes=("bfloat16", "float16"),
-        page_size_multiple=16,
-        head_dims=(64, 128),
-        max_group=mosaic_ampere.QUERY_ROWS,
-        score_options=("window", "soft_cap"),
-        tuning=("block_tokens", "splits", "num_stages"),
-        query_dtype_is_pool_dtype=True,
-        notes=("JAX 0.12 and up", "its ring of cp.async stages has never run"),
-    ),
-}
-
-BLOCK_TOKENS = 64
+SUPPORT = hopper.supported("block_tokens", "splits", "num_stages")
 
 
-def paged_attention(
-    q: Float[Array, "B N H"],
-    kv: KVPages,
-    block_tables: Int[Array, "B M"],
-    context_lens: Int[Array, " B"],
-    layer: ArrayLike,
-    rule: ScoreRule,
-    alibi_slopes: Float[Array, " N"] | None,
-    *,
-    tuning: DecodeTuning | None = None,
-    interpret: bool = False,
-) -> Float[Array, "B N H"]:
+def paged_attention(call: AttentionCall, tuning: DecodeTuning, *, interpret: bool = False) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token."""
-    variant = _variant(interpret)
-    SUPPORT[variant].check(f"mosaic_gpu ({variant})", kv, q, rule, alibi_slopes, tuning)
-    num_rows, num_heads, head_dim = q.shape
-    group = num_heads // kv.num_kv_heads
-    walk, stages = _sizes(tuning, variant, num_rows, block_tables.shape[1], kv, rule)
-    lanes = mosaic_ampere.QUERY_ROWS if variant == "Ampere" else -(-group // 8) * 8
-    query = q.reshape(num_rows, kv.num_kv_heads, group, head_dim)
-    query = jnp.pad(query, ((0, 0), (0, 0), (0, lanes - group), (0, 0)))
-    layer = jnp.reshape(jnp.asarray(layer, jnp.int32), (1,))
-    arrays = (query, layer, block_tables.astype(jnp.int32), context_lens.astype(jnp.int32), *kv.token_rows())
-    if variant == "Ampere":
-        out, log_total = mosaic_ampere.attend_splits(*arrays, walk, stages)
-    else:
-        out, log_total = mosaic_hopper.attend_splits(*arrays, walk, stages, interpret)
-    out = splits.merge(out[:, :, :, :group], log_total[:, :, :, :group])
-    return out.reshape(q.shape).astype(q.dtype)
+    hopper.check_device(interpret)
+    (num_rows, _, head_dim), kv, group = call.q.shape, call.kv, call.group
+    block, stages = hopper.checked_sizes(tuning.block_tokens, tuning.num_stages, head_dim)
+    splits = tuning.splits or default_splits(num_rows * kv.num_kv_heads, call.block_tables.shape[1] * kv.page_size)
+    walk = Walk(call.rule, kv.page_size, kv.num_slots, block, splits)
+    query = call.q.reshape(num_rows, kv.num_kv_heads, group, head_dim)
+    query = jnp.pad(query, ((0, 0), (0, 0), (0, -group % 8), (0, 0)))
+    shape = (num_rows, splits, *query.shape[1:])
+    attend = hopper.kernel(
+        partial(_program, walk=walk),
+        query,
+        walk,
+        stages,
+        out_type=[jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape[:-1], jnp.float32)],
+        grid={"row": num_rows, "kv_head": kv.num_kv_heads, "split": splits},
+        interpret=interpret,
+    )
+    numbers = (jnp.reshape(jnp.asarray(call.layer), (1,)), call.block_tables, call.context_lens)
+    tokens = kv.by_token()
+    out, log_total = attend(*(x.astype(jnp.int32) for x in numbers), query, tokens.k, tokens.v)
+    out = online_softmax.merge(out[:, :, :, :group], log_total[:, :, :, :group])
+    return out.reshape(call.q.shape).astype(call.q.dtype)
 
 
-def _variant(interpret: bool) -> str:
-    # The interpreter has neither cp.async nor mma.sync, so that Hopper's kernel alone can be interpreted.
-    capability = mosaic_call.HOPPER if interpret else mosaic_call.compute_capability()
-    if capability == mosaic_call.HOPPER:
-        return "Hopper"
-    if capability < mosaic_call.AMPERE:
-        raise NotImplementedError(
-            f"implementation='mosaic_gpu' needs compute capability 8.0; this GPU has {capability}"
-        )
-    if not hasattr(plgpu, "store"):
-        raise NotImplementedError("implementation='mosaic_gpu' needs JAX 0.12 on GPUs other than Hopper")
-    return "Ampere"
+def _program(
+    layer_ref: Any, table_ref: Any, length_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any, out_ref: Any,
+    log_total_ref: Any, *scratch: Any, walk: Walk,
+) -> None:  # fmt: skip
+    row, kv_head, split = lax.axis_index("row"), lax.axis_index("kv_head"), lax.axis_index("split")
+    work = split_of_row(walk, length_ref[row], split)
+    local = hopper.Scratch(*scratch)
 
+    def fetch() -> None:
+        table = lambda column: table_ref[row, column]  # noqa: E731
+        hopper.fetch_blocks(layer_ref[0], table, kv_head, k_ref, v_ref, local, work, walk)
 
-def _sizes(
-    tuning: DecodeTuning | None, variant: str, num_rows: int, table_width: int, kv: KVPages, rule: ScoreRule
-) -> tuple[Walk, int]:
-    tuning = tuning or DecodeTuning()
-    block, stages = checked_sizes(variant, tuning.block_tokens, tuning.num_stages, kv.head_dim)
-    chosen = tuning.splits or splits.default_splits(num_rows * kv.num_kv_heads, table_width * kv.page_size)
-    return Walk(rule, kv.page_size, kv.num_slots, block, chosen), stages
-
-
-def checked_sizes(variant: str, block_tokens: int | None, num_stages: int | None, head_dim: int) -> tuple[int, int]:
-    """Tokens a block and stages of the ring, or ValueError when they do not fit into shared memory."""
-    ampere = variant == "Ampere"
-    block = block_tokens or BLOCK_TOKENS
-    stages = num_stages or (4 if head_dim <= 64 else 2) + ampere
-    if block % 64 or stages < 2:
-        raise ValueError(f"block_tokens={block} must be a multiple of 64 and num_stages={stages} at least 2")
-    needed = (mosaic_ampere if ampere else mosaic_hopper).smem_bytes(head_dim, block, stages)
-    available = mosaic_call.SMEM_BYTES[mosaic_call.AMPERE if ampere else mosaic_call.HOPPER]
-    if needed > available:
-        raise ValueError(
-            f"block_tokens={block} and num_stages={stages} need {needed} bytes of shared memory a program; "
-            f"there are {available}"
-        )
-    return block, stages
+    hopper.run_warpgroups(
+        local,
+        work,
+        walk,
+        fetch=fetch,
+        distance_of=lambda token: work.length - 1 - token,
+        q_ref=q_ref.at[row, kv_head],
+        outputs=[
+            (local.out, out_ref.at[row, split, kv_head]),
+            (local.log_total, log_total_ref.at[row, split, kv_head]),
+        ],
+    )

@@ -1,8 +1,6 @@
 """Decode attention, written to be read.
 
-Lives here: the definition of what every other implementation must return.
-Promises: float32 throughout; nothing outside a row's context reaches its output.
-Must not know: speed. It gathers a row's whole table.
+This defines what every other implementation must return. It is float32 throughout, and gathers a row's whole table.
 """
 
 from collections.abc import Iterator
@@ -13,38 +11,27 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.paged_attention.tuned import DecodeTuning
-from pallas_kernels.quantised import scaled
-from pallas_kernels.scores import MASKED, ScoreRule
+from pallas_kernels.numerics import scaled
+from pallas_kernels.scores import MASKED, AttentionCall
 from pallas_kernels.support import Support
+from pallas_kernels.tuning import DecodeTuning
 
 SUPPORT = Support(hardware="any", proof="tested against a float64 oracle")
 
 
-def paged_attention(
-    q: Float[Array, "B N H"],
-    kv: KVPages,
-    block_tables: Int[Array, "B M"],
-    context_lens: Int[Array, " B"],
-    layer: ArrayLike,
-    rule: ScoreRule,
-    alibi_slopes: Float[Array, " N"] | None,
-    *,
-    tuning: DecodeTuning | None = None,
-) -> Float[Array, "B N H"]:
+def paged_attention(call: AttentionCall, tuning: DecodeTuning | None = None) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token, row after row."""
-    SUPPORT.check("reference", kv, q, rule, alibi_slopes, tuning)
-    group = q.shape[1] // kv.num_kv_heads
-    key_positions = jnp.arange(block_tables.shape[1] * kv.page_size)
+    kv, group = call.kv, call.group
+    key_positions = jnp.arange(call.block_tables.shape[1] * kv.page_size)
 
     def one_row(row: tuple[Array, Array, Array]) -> Array:
         query, table, length = row
-        keys, values = (_heads_first(*pages, group) for pages in _pages_of(kv, layer, table))
+        keys, values = (_heads_first(*pages, group) for pages in _pages_of(kv, call.layer, table))
         distance = length - 1 - key_positions
-        visible = rule.visible(distance)
+        visible = call.rule.visible(distance)
         product = jnp.einsum("nh,nth->nt", query.astype(jnp.float32), keys, precision=lax.Precision.HIGHEST)
-        slopes = None if alibi_slopes is None else alibi_slopes[:, None]
-        score = jnp.where(visible, rule.score(product, distance, slopes), MASKED)
+        slopes = None if call.slopes is None else call.slopes[:, None]
+        score = jnp.where(visible, call.rule.score(product, distance, slopes), MASKED)
         weight = jnp.where(visible, jnp.exp(score - score.max(axis=-1, keepdims=True)), 0)
         total = weight.sum(axis=-1, keepdims=True)
         # Values are selected, not multiplied by 0: an unfilled slot may hold NaN or infinity.
@@ -52,7 +39,7 @@ def paged_attention(
         out = jnp.einsum("nt,nth->nh", weight, values, precision=lax.Precision.HIGHEST)
         return jnp.where(total != 0, out / jnp.where(total != 0, total, 1), 0)
 
-    return lax.map(one_row, (q, block_tables, context_lens)).astype(q.dtype)
+    return lax.map(one_row, (call.q, call.block_tables, call.context_lens)).astype(call.q.dtype)
 
 
 def _pages_of(kv: KVPages, layer: ArrayLike, table: Int[Array, " M"]) -> Iterator[tuple[Array, Array | None]]:

@@ -1,18 +1,14 @@
 """Attention of packed queries: prefill chunks and decode rows in one call.
 
-Lives here: the public function, its checks, and (beside it) its implementations.
-Promises: empty rows and query rows that belong to nobody give zeros; attention is causal inside a chunk.
-Must not know: models, schedulers.
+Empty rows and queries that belong to nobody give zeros; attention is causal inside a chunk.
 """
 
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import dispatch
+from pallas_kernels.attend import attend, checked_call
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning, tuning_for
-from pallas_kernels.scores import check_tables, checked_rule
+from pallas_kernels.tuning import RaggedTuning
 
 __all__ = ["RaggedTuning", "ragged_paged_attention"]
 
@@ -43,15 +39,8 @@ def ragged_paged_attention(
     Raises ValueError for shapes that do not fit together, NotImplementedError for what an implementation lacks.
     Source: PagedAttention, section 4.1 (Kwon et al., SOSP 2023), with prefill cut into chunks.
     """
-    rule = checked_rule(q, kv, layer, scale=scale, window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes)
-    check_tables(block_tables, context_lens)
-    if query_starts.shape != (block_tables.shape[0] + 1,) or not jnp.issubdtype(query_starts.dtype, jnp.integer):
-        raise ValueError(
-            f"query_starts must be integers, [B + 1] = [{block_tables.shape[0] + 1}]; "
-            f"got {query_starts.dtype}{list(query_starts.shape)}"
-        )
-    attend = dispatch.load("ragged_paged_attention", implementation, interpret)
-    if tuning is None and not interpret:
-        tuning = tuning_for(dispatch.resolve("ragged_paged_attention", implementation), q, kv)
-    pool = kv.with_layers()
-    return attend(q, pool, block_tables, context_lens, query_starts, layer, rule, alibi_slopes, tuning=tuning)
+    call = checked_call(
+        q, kv, block_tables, context_lens, query_starts, layer, scale=scale, window=window, soft_cap=soft_cap,
+        alibi_slopes=alibi_slopes,
+    )  # fmt: skip
+    return attend("ragged_paged_attention", call, implementation, interpret, tuning)

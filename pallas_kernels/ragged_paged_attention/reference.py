@@ -1,36 +1,23 @@
 """Ragged attention, written to be read.
 
-Lives here: the definition of what every other implementation must return.
-Promises: each packed query is a decode row whose context ends at its own position.
-Must not know: speed.
+This defines what every other implementation must return: each packed query is a decode row whose context ends at its
+own position.
 """
 
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pallas_kernels.kv_pages import KVPages
 from pallas_kernels.paged_attention import reference as decode
 from pallas_kernels.ragged_paged_attention.rows import place_queries
-from pallas_kernels.ragged_paged_attention.tuned import RaggedTuning
-from pallas_kernels.scores import ScoreRule
+from pallas_kernels.scores import AttentionCall
 from pallas_kernels.support import Support
+from pallas_kernels.tuning import RaggedTuning
 
 SUPPORT = Support(hardware="any", proof="tested against a float64 oracle")
 
 
-def ragged_paged_attention(
-    q: Float[Array, "T N H"],
-    kv: KVPages,
-    block_tables: Int[Array, "B M"],
-    context_lens: Int[Array, " B"],
-    query_starts: Int[Array, " B+1"],
-    layer: ArrayLike,
-    rule: ScoreRule,
-    alibi_slopes: Float[Array, " N"] | None,
-    *,
-    tuning: RaggedTuning | None = None,
-) -> Float[Array, "T N H"]:
+def ragged_paged_attention(call: AttentionCall, tuning: RaggedTuning | None = None) -> Float[Array, "T N H"]:
     """Attention output of every packed query, query after query."""
-    SUPPORT.check("reference", kv, q, rule, alibi_slopes, tuning)
-    row, position = place_queries(query_starts, context_lens, q.shape[0])
-    return decode.paged_attention(q, kv, block_tables[row], position + 1, layer, rule, alibi_slopes)
+    assert call.query_starts is not None
+    row, position = place_queries(call.query_starts, call.context_lens, call.q.shape[0])
+    rows = call._replace(block_tables=call.block_tables[row], context_lens=position + 1, query_starts=None)
+    return decode.paged_attention(rows)

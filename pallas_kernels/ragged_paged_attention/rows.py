@@ -1,8 +1,7 @@
 """Which row owns a packed query, and at which position it stands.
 
-Lives here: the maps from packed queries, and from blocks of queries, to rows.
-Promises: comparisons only, no search: a search lowers to a loop on the device.
-Must not know: pages, scores.
+The maps from packed queries, and from blocks of queries, to rows are comparisons only, no search: a search lowers to a
+loop on the device.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Writing new keys and values into their slots.
 
-Lives here: the public function, its checks, and (beside it) its implementations.
-Promises: a slot outside the layer is dropped before a layer's offset is added; in place when the pool is donated.
-Must not know: which request a slot belongs to.
+A slot outside the layer is dropped before a layer's offset is added. In place when the pool is donated.
 """
 
 import jax.numpy as jnp
@@ -28,8 +26,8 @@ def write_kv(
 ) -> KVPages:
     """The pool with `k[t]` and `v[t]` in slot `slots[t]` of `layer`; slots outside `[0, P * S)` are dropped.
 
-    A slot is `page * S + offset`. Values are cast to the pool's dtype; for an int8 or fp8 pool they are quantised, a
-    scale a token and head (see `quantised.quantise` for errors, zeros and NaN). `layer` may be traced. No slot may
+    A slot is `page * S + offset`. Values are cast to the pool's dtype; for an int8 or fp8 pool they are quantised, one
+    scale per token and head (see `quantised.quantise` for errors, zeros and NaN). `layer` may be traced. No slot may
     occur twice among those written. Under donation the pool is updated in place.
 
     Raises ValueError for shapes that do not fit together.

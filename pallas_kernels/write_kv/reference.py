@@ -1,8 +1,7 @@
 """Slot writes, written to be read.
 
-Lives here: the definition of what every other implementation must return.
-Promises: exactly the named slots of one layer change.
-Must not know: speed. It slices a layer out and puts it back, which copies it.
+This defines what every other implementation must return: exactly the named slots of one layer change. It slices a layer
+out and puts it back, which copies it.
 """
 
 import jax

@@ -1,8 +1,6 @@
 """Slot writes for NVIDIA GPUs: keys, values and scales in one launch, through Pallas' Triton backend.
 
-Lives here: the kernel, one program a token.
-Promises: the pool is written in place; a slot outside the layer is masked before it is an address.
-Must not know: anything about the tokens written; how they were quantised.
+One program per token. The pool is written in place; a slot outside the layer is masked before it is an address.
 """
 
 from functools import partial
@@ -17,13 +15,8 @@ from jaxtyping import Array, Int
 
 from pallas_kernels import triton_call
 from pallas_kernels.kv_pages import KVPages
-from pallas_kernels.support import Support
 
-SUPPORT = Support(
-    hardware="NVIDIA, compute capability 8.0 and up",
-    proof="interpreted; compiled",
-    notes=(triton_call.OFFSET_NOTE,),
-)
+SUPPORT = triton_call.MOVES_PAGES
 
 
 def write_kv(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jpaged.config.engine import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
-from models.config import PRESETS, RopeScaling
+from models.config import RopeScaling
+from models.families import PRESETS
 
 MODEL = PRESETS["smollm2-135m"]
 NOT_AN_INTEGER: list[Any] = [1.0, float("nan"), True, "1", [1]]
@@ -127,7 +128,7 @@ def test_every_setting_changes_the_digest() -> None:
 
 def test_the_digest_is_the_same_in_every_process() -> None:
     code = (
-        "from jpaged.config.engine import *; from models.config import PRESETS;"
+        "from jpaged.config.engine import *; from models.families import PRESETS;"
         "print(EngineConfig(model_name='smollm2-135m', model=PRESETS['smollm2-135m']).digest())"
     )
     for hash_seed in ("1", "2"):

@@ -254,7 +254,6 @@ def test_random_traffic_gives_the_oracles_answers_and_loses_no_page() -> None:
         settings=settings(
             max_examples=300,
             stateful_step_count=40,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),

@@ -199,22 +199,20 @@ def test_a_folder_may_be_given_as_a_path_and_the_defaults_are_the_documented_one
 
 
 FRESH = """
-import sys, time
-start = time.perf_counter()
+import sys
+before = len(sys.modules)
 import {module}
-seconds = time.perf_counter() - start
+new = len(sys.modules) - before
 heavy = {{"jax", "jaxlib", "flax", "numpy", "transformers", "tokenizers"}} & set(sys.modules)
-print(seconds, *heavy)
+print(new, *heavy)
 """
 
 
-@pytest.mark.parametrize(("module", "limit"), [("jpaged", 0.2), ("jpaged.cli.main", 0.6)])
-def test_importing_is_quick_and_loads_nothing_heavy(module: str, limit: float):
-    def once() -> float:
-        code = FRESH.format(module=module)
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds, *heavy = result.stdout.split()
-        assert heavy == []
-        return float(seconds)
-
-    assert min(once() for _ in range(3)) < limit
+# Modules, not seconds: how long an import takes depends on what else the machine does.
+@pytest.mark.parametrize(("module", "limit"), [("jpaged", 60), ("jpaged.cli.main", 250)])
+def test_importing_loads_few_modules_and_none_that_is_heavy(module: str, limit: int):
+    code = FRESH.format(module=module)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    new, *heavy = result.stdout.split()
+    assert heavy == []
+    assert int(new) < limit

@@ -51,7 +51,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500, derandomize=True, database=None)
 @given(setting=pairs(), wanted=st.lists(asked(), min_size=3, max_size=8), seed=st.integers(0, 2**16))
 def drive(setting: dict[str, Any], wanted: list[dict[str, Any]], seed: int) -> None:
     rng = random.Random(seed)

@@ -117,7 +117,7 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+TestTraffic.settings = settings(max_examples=150, stateful_step_count=40, derandomize=True)
 
 
 def routed(router: Router, prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -1,9 +1,8 @@
-"""Beam searches by Hugging Face transformers in float32: every returned sequence and its score.
+"""Write beam_search.json: beam searches by Hugging Face transformers in float32, with every returned sequence's score.
 
-Lives here: the loop over models, prompts and settings that writes beam_search.json.
-Promises: ids and scores from transformers' own `generate`; a search with a decision closer than TIE, at any of its
-steps, is left out and another prompt is tried.
-Must not know: any package of this project. Needs an environment with torch, transformers, safetensors and gguf.
+Ids and scores come from transformers' own `generate`; a search with a decision closer than TIE, at any of its steps, is
+left out and another prompt is tried. Needs an environment with torch, transformers, safetensors and gguf, and nothing
+of this project.
 
     python tests/golden/make_beam_search.py FOLDER/SmolLM2-135M-Instruct.Q4_1.gguf
 """

@@ -1,8 +1,7 @@
-"""Greedy continuations of SmolLM2-135M-Instruct by Hugging Face transformers, in float32.
+"""Write smollm2_greedy.json: greedy continuations of SmolLM2-135M-Instruct by Hugging Face transformers, in float32.
 
-Lives here: the loop over prompts.txt (a prompt a line, cut to 64 tokens) that writes smollm2_greedy.json.
-Promises: ids and top-two margins from transformers' own GGUF reader and model; nothing of this project is used.
-Must not know: any package of this project. Needs an environment with torch, transformers and gguf.
+Prompts are the lines of prompts.txt, cut to 64 tokens; ids and top-two margins come from transformers' own GGUF reader
+and model. Needs an environment with torch, transformers and gguf, and nothing of this project.
 
     python tests/golden/make_smollm2_greedy.py FOLDER/SmolLM2-135M-Instruct.Q4_1.gguf
 """

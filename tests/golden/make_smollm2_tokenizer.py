@@ -1,8 +1,7 @@
-"""Token ids and chat renderings of SmolLM2 by Hugging Face libraries.
+"""Write tests/fixtures/smollm2_tokenizer.json: token ids and chat renderings of SmolLM2 by Hugging Face libraries.
 
-Lives here: the strings, and the writing of tests/fixtures/smollm2_tokenizer.json.
-Promises: ids from the tokenizers library, renderings from transformers' own chat-template code.
-Must not know: any package of this project. Needs an environment with transformers, tokenizers, gguf and jinja2.
+Ids come from the tokenizers library, renderings from transformers' own chat-template code. Needs an environment with
+transformers, tokenizers, gguf and jinja2, and nothing of this project.
 
     python tests/golden/make_smollm2_tokenizer.py FOLDER/SmolLM2-135M-Instruct.Q4_1.gguf
 """

@@ -1,8 +1,8 @@
-"""Tiny random checkpoints of every architecture, and their logits, by Hugging Face transformers in float32.
+"""Write tests/fixtures/tiny/: random checkpoints of every architecture, and their logits in float32.
 
-Lives here: the shapes (no two axes of one size), the random weights, and the writing of tests/fixtures/tiny/.
-Promises: configs and safetensors as transformers saves them; logits from its eager attention, in one full pass.
-Must not know: any package of this project. Needs an environment with torch, transformers and safetensors.
+No two axes of a checkpoint have one size. Configs and safetensors are as Hugging Face transformers saves them, logits
+from its eager attention in one full pass. Needs an environment with torch, transformers and safetensors, and nothing of
+this project.
 
     python tests/golden/make_tiny_checkpoints.py
 """

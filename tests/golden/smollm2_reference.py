@@ -1,8 +1,6 @@
-"""The SmolLM2 tokenizer, built from a GGUF file with Hugging Face's tokenizers library.
+"""The SmolLM2 tokenizer that the golden makers encode with, built from a GGUF file with the tokenizers library.
 
-Lives here: the reference that the golden makers encode with.
-Promises: what the published tokenizer.json of the SmolLM2 family does: single digits, then byte-level BPE.
-Must not know: any package of this project.
+It does what the published tokenizer.json does (single digits, then byte-level BPE), with nothing of this project.
 """
 
 from pathlib import Path

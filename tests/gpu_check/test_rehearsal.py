@@ -17,7 +17,8 @@ def check(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | environment,
+        # Nobody looks at the speed of a rehearsal, and most of it is compiling.
+        env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"} | environment,
     )
 
 

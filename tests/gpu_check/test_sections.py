@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ before = json.loads(pathlib.Path(given["--report"]).read_text())["sections"]
 part.write_text(json.dumps({"name": name, "before": [n for n, e in before.items() if e["status"] == "done"]}))
 if name == "hangs":
     time.sleep(60)
+    part.with_name("slept").touch()
 if name == "fails":
     raise RuntimeError("illegal address")
 if name == "mute":
@@ -39,10 +39,9 @@ def program(tmp_path: Path) -> list[str]:
 
 
 def test_failures_and_hangs_keep_what_they_had_and_stop_nobody(report, program):
-    sections = [("fine", 20.0), ("fails", 20.0), ("hangs", 1.0), ("mute", 20.0), ("also fine", 20.0)]
-    start = time.monotonic()
-    run_sections(report, sections, budget=60, program=program, grace=1.0)
-    assert time.monotonic() - start < 30
+    sections = [("fine", 60.0), ("fails", 60.0), ("hangs", 5.0), ("mute", 60.0), ("also fine", 60.0)]
+    run_sections(report, sections, budget=400, program=program, grace=1.0)
+    assert not (report.path.parent / "slept").exists(), "a section that hangs is ended, not waited for"
     written = json.loads(report.path.read_text())["sections"]
     statuses = {name: entry["status"] for name, entry in written.items()}
     assert statuses == {"fine": "done", "fails": "failed", "hangs": "out of time", "mute": "done", "also fine": "done"}

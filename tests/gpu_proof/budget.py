@@ -18,7 +18,7 @@ from cases import bytes_of
 from decode_step import decode_step, draw_step
 
 from jpaged.sim.hardware import HARDWARE
-from models.config import PRESETS
+from models.families import PRESETS
 
 MODELS = ("llama-3-8b", "opt-13b")
 BATCHES = (1, 32, 256)

@@ -116,7 +116,6 @@ def copy(model: str, dtype: str) -> Case:
 
 def _all() -> Iterator[Case]:
     hopper = {"targets": ("H100", "H200")}
-    ampere = {"targets": ("A100-40", "A100-80")}
     for attention in (decode, ragged):
         yield from (attention(model, "bf16", "triton") for model in MODELS)
         yield from (attention("llama-3-8b", dtype, "triton") for dtype in ("f16", "f32", "int8", "fp8-e5m2"))
@@ -124,14 +123,12 @@ def _all() -> Iterator[Case]:
         yield attention("llama-3-8b", "bf16", "triton", options="window+cap")
         yield attention("smollm2", "bf16", "triton", page_size=1)
         yield attention("smollm2", "bf16", "triton", page_size=256)
-    for architecture in (hopper, ampere):
-        for model in ("smollm2", "opt-13b", "llama-3-8b"):
-            yield decode(model, "bf16", "mosaic_gpu", **architecture)
-        yield decode("smollm2", "f16", "mosaic_gpu", options="window+cap", page_size=256, **architecture)
-        yield decode("llama-3-8b", "f16", "mosaic_gpu", options="window+cap", page_size=48, **architecture)
-    yield decode("smollm2", "bf16", "mosaic_gpu", page_size=8, **hopper)
     for model in ("smollm2", "opt-13b", "llama-3-8b"):
+        yield decode(model, "bf16", "mosaic_gpu", **hopper)
         yield ragged(model, "bf16", "mosaic_gpu", **hopper)
+    yield decode("smollm2", "f16", "mosaic_gpu", options="window+cap", page_size=256, **hopper)
+    yield decode("llama-3-8b", "f16", "mosaic_gpu", options="window+cap", page_size=48, **hopper)
+    yield decode("smollm2", "bf16", "mosaic_gpu", page_size=8, **hopper)
     yield ragged("llama-3-8b", "f16", "mosaic_gpu", options="window+cap", page_size=8, **hopper)
     for dtype in DTYPES:
         yield write("llama-3-8b", dtype)

@@ -19,7 +19,7 @@ from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import forward, sample_step
 from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape
 from models import build_model
-from models.config import PRESETS
+from models.families import PRESETS
 from models.inputs import StepInputs
 from pallas_kernels import KVPages, allocate
 

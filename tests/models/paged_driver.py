@@ -1,8 +1,6 @@
-"""A small engine for tests: lays sequences in pages and calls a model step by step.
+"""A small engine for tests: lays sequences in scattered pages and calls a model step by step.
 
-Lives here: page tables with scattered pages, packing with padding, one jitted step a shape.
-Promises: every packed token's logits come back, so a test can compare all positions.
-Must not know: jpaged.
+There is one jitted step per shape. Every packed token's logits come back, so a test can compare all positions.
 """
 
 from collections.abc import Sequence
@@ -36,7 +34,12 @@ class PagedDriver:
         self.lengths = [0] * num_seqs
         pool = allocate(config.num_layers, total, page_size, config.num_kv_heads, config.head_dim, dtype)
         self.kv_pages = KVPages(pool.k * jnp.nan, pool.v * jnp.nan) if poison else pool
-        self._step = jax.jit(lambda p, i, kv: self.model.apply({"params": p}, i, kv), donate_argnums=2)
+        # Each test compiles programs of its own, to within a tolerance: LLVM's optimisation would be most of the time.
+        self._step = jax.jit(
+            lambda p, i, kv: self.model.apply({"params": p}, i, kv),
+            donate_argnums=2,
+            compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
+        )
 
     def step(self, chunks: dict[int, Sequence[int]], *, pad_tokens: int = 2, pad_rows: int = 1) -> list[np.ndarray]:
         """Logits `[len(ids), V]` of every token of every chunk; a step of single tokens is a pure decode step."""

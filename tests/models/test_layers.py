@@ -1,8 +1,4 @@
-"""The parts that model families share, against NumPy in float64.
-
-Promises: no model, no pool.
-Must not know: which model uses which part.
-"""
+"""The parts that model families share, without model or pool, against NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +25,7 @@ def test_a_gated_activation_is_rounded_once(dtype):
 @pytest.mark.parametrize("shape", [(32,), (64,), (576,), (4096,), (9, 64), (2, 128)], ids=str)
 @pytest.mark.parametrize("norm", [RMSNorm, LayerNorm])
 def test_a_norm_gives_a_row_the_same_bits_among_any_number_of_rows(norm, shape):
-    rows = jnp.asarray(np.random.default_rng(0).standard_normal((200, *shape)), jnp.float32)
+    rows = np.random.default_rng(0).standard_normal((200, *shape)).astype(np.float32)
     module = norm(1e-5, jnp.float32)
     apply = jax.jit(module.apply)
     variables = module.init(jax.random.key(0), rows)

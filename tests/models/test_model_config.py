@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from models.config import PRESETS, ModelConfig, RopeScaling
+from models.config import ModelConfig, RopeScaling
+from models.families import PRESETS
 
 LLAMA = {"architectures": ["LlamaForCausalLM"]}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"]}
@@ -22,7 +23,7 @@ def refusal(hf: dict) -> str:
 
 def test_importing_models_loads_no_array_library():
     code = (
-        "import sys, models, models.config as c; c.PRESETS['opt-13b'].num_params;"
+        "import sys, models, models.config as c, models.families as f; f.PRESETS['opt-13b'].num_params;"
         "c.ModelConfig.from_hf({'architectures': ['LlamaForCausalLM']});"
         "print([m for m in ('jax', 'flax', 'numpy', 'transformers') if m in sys.modules])"
     )

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from models import build_model
-from models.checkpoint_names import places
-from models.config import PRESETS
+from models.families import PRESETS
+from models.places import places
 from models.weights import dummy_params, parameter_shapes
 
 PUBLISHED = {

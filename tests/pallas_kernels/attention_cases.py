@@ -120,7 +120,7 @@ def expected(
 
 
 def _rounded(array: np.ndarray, dtype: jnp.dtype) -> np.ndarray:
-    return np.asarray(jnp.asarray(array, dtype).astype(jnp.float32), np.float64)
+    return array.astype(jnp.dtype(dtype)).astype(np.float64)
 
 
 TOLERANCE = {jnp.dtype(jnp.float32): 3e-6, jnp.dtype(jnp.float16): 4e-3, jnp.dtype(jnp.bfloat16): 3e-2}

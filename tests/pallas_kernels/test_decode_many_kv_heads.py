@@ -1,5 +1,7 @@
 """Models with many kv heads take another way through XLA on the CPU: it is as right as the other."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,8 @@ from attention_cases import LAYER, assert_right, build_case, expected
 from quantised_cases import DTYPES, quantised
 
 from pallas_kernels import paged_attention
+from pallas_kernels.numerics import LEAST_SUMMED
 from pallas_kernels.paged_attention import xla
-from pallas_kernels.row_sums import LEAST_SUMMED
 
 XLA = {"implementation": "xla", "layer": LAYER}
 # Lengths on both sides of a chunk, an empty row, and more rows than go together.
@@ -20,7 +22,7 @@ LENGTHS = [300, 1, 0, 128, 129, 5, 77, 256, 12, 40, 130]
 @pytest.mark.parametrize("num_kv_heads", [xla.PER_HEAD_FROM, 13])
 def test_many_kv_heads_agree_with_float64(num_kv_heads, group):
     case = build_case(LENGTHS, num_kv_heads=num_kv_heads, group=group)
-    assert_right(jax.jit(lambda: paged_attention(*case.decode, **XLA))(), expected(case))
+    assert_right(jax.jit(partial(paged_attention, **XLA))(*case.decode), expected(case))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -53,11 +55,11 @@ def test_rows_that_go_two_at_a_time_are_what_they_are_alone(dtype):
     case = build_case([200, 30, 129, 7, 61], page_size=16, num_kv_heads=8, head_dim=128, num_layers=2, dtype=dtype)
     assert xla.rows_together(case.q, case.kv, xla.CHUNK_TOKENS) < 5
     q, kv, tables, lengths = case.decode
-    attend = jax.jit(lambda *arrays: paged_attention(arrays[0], kv, *arrays[1:], **XLA))
-    together = np.asarray(attend(q, tables, lengths).astype(jnp.float32))
+    attend = jax.jit(partial(paged_attention, **XLA))
+    together = np.asarray(attend(q, kv, tables, lengths).astype(jnp.float32))
     # Two at the least, as the steps of an engine have.
     for count in (2, 3):
-        fewer = attend(q[:count], tables[:count], lengths[:count]).astype(jnp.float32)
+        fewer = attend(q[:count], kv, tables[:count], lengths[:count]).astype(jnp.float32)
         np.testing.assert_array_equal(fewer, together[:count])
 
 
@@ -75,6 +77,6 @@ def test_wide_tokens_go_few_rows_at_a_time():
     assert together == [1, 16, 8]
 
 
-def test_so_many_rows_go_together_that_their_weights_are_summed_as_those_of_more():
+def test_enough_rows_go_together_that_their_weights_are_summed_as_those_of_more():
     one_head = build_case([3], num_kv_heads=1, group=1, head_dim=8)
     assert xla.rows_together(one_head.q, one_head.kv, xla.CHUNK_TOKENS) * xla.CHUNK_TOKENS >= LEAST_SUMMED

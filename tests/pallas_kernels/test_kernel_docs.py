@@ -13,7 +13,7 @@ from pallas_kernels import paged_attention, ragged_paged_attention
 from pallas_kernels.dispatch import IMPLEMENTATIONS
 from pallas_kernels.paged_attention import DecodeTuning
 from pallas_kernels.ragged_paged_attention import RaggedTuning
-from pallas_kernels.support import supports_of
+from pallas_kernels.support import support_of
 from pallas_kernels.support_table import replaced
 
 DOCS = Path(__file__).parents[2] / "docs" / "kernels.md"
@@ -35,7 +35,7 @@ RECORDS = [
     (operation, implementation)
     for operation in ("paged_attention", "ragged_paged_attention")
     for implementation in IMPLEMENTATIONS
-    if supports_of(operation, implementation)
+    if support_of(operation, implementation)
 ]
 
 
@@ -50,7 +50,8 @@ def traced(operation: str, implementation: str, **options) -> None:
 
 @pytest.mark.parametrize(("operation", "implementation"), RECORDS)
 def test_options_and_tuning_run_where_the_record_has_them_and_are_refused_elsewhere(operation, implementation):
-    record = next(iter(supports_of(operation, implementation).values()))
+    record = support_of(operation, implementation)
+    assert record is not None
     record_type = DecodeTuning if operation == "paged_attention" else RaggedTuning
     sizes = {"block_tokens": 64, "splits": 2, "num_warps": 4, "num_stages": 2, "block_queries": 16}
     tunings = {f.name: {"tuning": record_type(**{f.name: sizes[f.name]})} for f in dataclasses.fields(record_type)}

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from pallas_kernels import KVPages, copy_pages, paged_attention, ragged_paged_attention, write_kv
-from pallas_kernels.kv_pages import check_pool, rows_of_positions
+from pallas_kernels.kv_pages import check_pool, token_indices
 from pallas_kernels.quantised import is_quantised
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
@@ -96,14 +96,14 @@ def test_triton_refuses_the_pools_of_one_byte_an_element_that_it_would_misread(o
         triton_kernel(function, *args)
 
 
-def test_rows_at_the_end_of_the_largest_pools_are_right_in_32_bits():
+def test_tokens_at_the_end_of_the_largest_pools_are_right_in_32_bits():
     kv = KVPages(*[shaped(80, 2**20, 16, 8, 128, dtype=jnp.bfloat16)] * 2)  # 80 layers, 2.7 TB of keys
     last = 2**20 - 1
     tables = jnp.array([[last, 0], [1, last]], INT)
-    rows = np.asarray(rows_of_positions(kv, tables, jnp.array([0, 15, 31], INT), 79))
+    indices = np.asarray(token_indices(kv, tables, jnp.array([0, 15, 31], INT), 79))
     right = [[79 * 2**24 + page * 16 + offset for page, offset in row]
              for row in ([(last, 0), (last, 15), (0, 15)], [(1, 0), (1, 15), (last, 15)])]  # fmt: skip
-    np.testing.assert_array_equal(rows.astype(np.int64), right)
+    np.testing.assert_array_equal(indices.astype(np.int64), right)
 
 
 def test_a_pool_with_more_slots_than_an_int32_counts_is_refused():

@@ -1,4 +1,4 @@
-"""Mosaic GPU decode attention: Hopper's kernel interpreted, with race detection, and Ampere's lowered.
+"""Mosaic GPU decode attention: the kernel interpreted, with race detection, and lowered.
 
 The interpreter raises where two threads race, and starts shared memory as NaN.
 """
@@ -10,7 +10,7 @@ import pytest
 from attention_cases import LAYER, assert_right, build_case, expected
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from pallas_kernels import KVPages, paged_attention
+from pallas_kernels import KVPages, paged_attention, ragged_paged_attention
 from pallas_kernels.paged_attention import DecodeTuning
 
 # Rows past a group's heads are multiplied as the shared memory holds them, NaN in the interpreter, and never stored.
@@ -113,16 +113,17 @@ def lowered_for(kind: str, num_cores: int) -> str:
 
 
 @pytest.mark.parametrize(("kind", "cores"), [("NVIDIA H100 80GB HBM3", 132), ("NVIDIA H200", 132)])
-def test_hoppers_kernel_lowers_for_cuda(kind, cores):
+def test_the_kernel_lowers_for_cuda(kind, cores):
     assert lowered_for(kind, cores).count("@mosaic_gpu_v2") == 1
 
 
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 12), reason="Mosaic GPU stores registers to global memory since JAX 0.12"
-)
-def test_amperes_kernel_lowers_for_cuda(monkeypatch):
-    # The only proof without a GPU beside `make gpu-proof`: the interpreter has neither cp.async nor mma.sync.
-    from jax.experimental.mosaic.gpu import utils
-
-    monkeypatch.setattr(utils, "_infer_arch", lambda: (8, 0))
-    assert lowered_for("NVIDIA A100-SXM4-80GB", 108).count("@mosaic_gpu_v2") == 1
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_gpu_other_than_hopper_is_refused(ragged):
+    case = build_case([5], page_size=16, **SMALL)
+    attend, arguments = (ragged_paged_attention, case.ragged) if ragged else (paged_attention, case.decode)
+    device = AbstractDevice(device_kind="NVIDIA A100-SXM4-80GB", num_cores=108, platform="gpu")
+    with (
+        jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)),
+        pytest.raises(NotImplementedError, match="Hopper only"),
+    ):
+        attend(*arguments, implementation="mosaic_gpu")

@@ -3,12 +3,10 @@
 The interpreter raises where two threads race, and starts shared memory as NaN.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import LAYER, assert_right, build_case, expected
-from jax.sharding import AbstractDevice, AbstractMesh
 
 from pallas_kernels import ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import RaggedTuning
@@ -44,13 +42,3 @@ def test_queries_in_several_blocks_see_up_to_themselves(options, sizes):
 def test_one_query_head_a_kv_head_fills_a_block_with_64_queries():
     case = build_case([129, 70], [65, 64], page_size=64, **SMALL | {"group": 1})
     assert_right(ragged_paged_attention(*case.ragged, layer=LAYER, **INTERPRETED), expected(case), jnp.bfloat16)
-
-
-def test_a_gpu_other_than_hopper_is_refused():
-    case = build_case([5], page_size=16, **SMALL)
-    device = AbstractDevice(device_kind="NVIDIA A100-SXM4-80GB", num_cores=108, platform="gpu")
-    with (
-        jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)),
-        pytest.raises(NotImplementedError, match="Hopper only"),
-    ):
-        ragged_paged_attention(*case.ragged, implementation="mosaic_gpu")

@@ -53,7 +53,7 @@ def normal_logits(rows: int, seed: int = 0, width: int = VOCAB) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32) * 3
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows=st.lists(any_row, min_size=ROWS, max_size=ROWS), seed=st.integers(0, 2**32 - 1))
 def test_every_mix_of_parameters_samples_what_the_oracle_allows(rows, seed):
     logits = normal_logits(ROWS, seed)
@@ -71,7 +71,7 @@ def test_every_mix_of_parameters_samples_what_the_oracle_allows(rows, seed):
             assert before - 1e-5 <= drawn[i] <= after + 1e-5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(any_row, min_size=ROWS, max_size=ROWS), seed=st.integers(0, 2**32 - 1))
 def test_logprobs_are_those_of_the_raw_logits_whatever_the_rules_are(rows, seed):
     logits = normal_logits(ROWS, seed)

@@ -42,7 +42,7 @@ ruled_row = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows=st.lists(ruled_row, min_size=4, max_size=4), seed=st.integers(0, 2**32 - 1))
 def test_the_rules_together_are_the_oracles(rows, seed):
     logits = normal_logits(4, seed)

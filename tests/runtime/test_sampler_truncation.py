@@ -40,7 +40,7 @@ truncating_row = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     rows=st.lists(truncating_row, min_size=ROWS, max_size=ROWS),
     seed=st.integers(0, 2**32 - 1),

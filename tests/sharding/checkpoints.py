@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from models.checkpoint_names import places
 from models.config import ModelConfig
+from models.places import places
 
 COMMON: dict[str, Any] = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8}
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sharding.checkpoints import CONFIGS, write_checkpoint
-from tests.sharding.workload import answers
+from tests.sharding.emulated import run_emulated
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +19,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def of_one_device(checkpoints: dict[str, Path]) -> Callable[[str], list]:
-    """What one device, in this process, answers with the checkpoint of that name."""
+    """What one device answers with the checkpoint of that name, compiled as the emulated ones are."""
 
     @functools.cache
     def ids(kind: str) -> list:
-        return answers(str(checkpoints[kind]))["ids"]
+        return run_emulated("tests.sharding.workload:answers", devices=1, model=str(checkpoints[kind]))["ids"]
 
     return ids

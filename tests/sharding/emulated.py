@@ -26,9 +26,13 @@ def run_emulated(function: str, *, devices: int, timeout: float = 300, **argumen
 
 
 def emulated_env(devices: int) -> dict[str, str]:
-    """The environment of a process with so many emulated devices."""
+    """The environment of a process with that many emulated devices.
+
+    Its programs go through every pass of XLA but are not optimised by LLVM, which would take most of the time.
+    """
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "PYTHONPATH": str(ROOT),
     }

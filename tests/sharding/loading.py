@@ -23,13 +23,12 @@ def by_slices_and_whole(model: str, shards: int, dtype: str) -> dict[str, Any]:
     mesh = DeviceMesh(ParallelConfig(tensor_parallel_size=shards)).mesh
     whole = shard_params(load_params(source, config, jnp.dtype(dtype)), config, mesh)
     assert source.path is not None
-    with SafetensorsFolder(source.path) as reader:
-        parts = read_sharded_params(reader, config, jnp.dtype(dtype), mesh)
-        bytes_read = reader.bytes_read
+    reader = SafetensorsFolder(source.path)
+    parts = read_sharded_params(reader, config, jnp.dtype(dtype), mesh)
     same = jax.tree.map(
         lambda a, b: bool(np.array_equal(np.asarray(a), np.asarray(b))) and a.sharding == b.sharding, parts, whole
     )
-    return {"same": all(jax.tree.leaves(same)), "leaves": len(jax.tree.leaves(parts)), "bytes_read": bytes_read}
+    return {"same": all(jax.tree.leaves(same)), "leaves": len(jax.tree.leaves(parts)), "bytes_read": reader.bytes_read}
 
 
 def load_in_little_memory(options: dict[str, Any]) -> None:
@@ -47,12 +46,12 @@ def load_in_little_memory(options: dict[str, Any]) -> None:
     assert source.path is not None
     size = (source.path / "model.safetensors").stat().st_size
     _limit_memory(int(0.9 * size))
-    with SafetensorsFolder(source.path) as reader:
-        params = read_sharded_params(reader, config, jnp.float32, mesh.mesh)
-        jax.block_until_ready(params)
-        held = sum(shard.data.nbytes for leaf in jax.tree.leaves(params) for shard in leaf.addressable_shards)
-        print(f"read {reader.bytes_read} held {held} of {size}", flush=True)
-    del params
+    reader = SafetensorsFolder(source.path)
+    params = read_sharded_params(reader, config, jnp.float32, mesh.mesh)
+    jax.block_until_ready(params)
+    held = sum(shard.data.nbytes for leaf in jax.tree.leaves(params) for shard in leaf.addressable_shards)
+    print(f"read {reader.bytes_read} held {held} of {size}", flush=True)
+    del params, reader
     try:
         load_params(source, config, jnp.float32)
     except MemoryError:

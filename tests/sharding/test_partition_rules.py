@@ -3,12 +3,13 @@
 import re
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from models.config import PRESETS
-from models.partition import check_shards, kv_repeats, padded_vocab, shard_counts, shard_of, sharded_config, spec_of
+from models.families import PRESETS
+from models.partition import check_shards, kv_repeats, padded_vocab, param_specs, shard_counts, shard_of, sharded_config
 from models.sharded_weights import bytes_of_shard, sharded_parameter_shapes
 
 SPLIT = {
@@ -37,9 +38,22 @@ SPLIT = {
 }
 
 
-@pytest.mark.parametrize(("family", "path"), [(family, path) for family in SPLIT for path in SPLIT[family]])
-def test_each_array_is_split_as_its_rule_says(family, path):
-    assert spec_of(family, path) == SPLIT[family][path]
+# With all the arrays that a model of the family may have.
+WHOLE = {
+    "llama": replace(PRESETS["llama-7b"], qkv_bias=True, o_bias=True, mlp_bias=True, qk_norm=True),
+    "opt": PRESETS["opt-350m"],
+}
+
+
+@pytest.mark.parametrize("family", SPLIT)
+def test_each_array_is_split_as_its_place_says(family):
+    config = WHOLE[family]
+    specs = param_specs(config, sharded_parameter_shapes(config, jnp.float32, 2))
+    found = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): spec
+        for path, spec in jax.tree_util.tree_leaves_with_path(specs, is_leaf=lambda leaf: isinstance(leaf, P))
+    }
+    assert {path: found[path] for path in SPLIT[family]} == SPLIT[family]
 
 
 @pytest.mark.parametrize("model", ["opt-13b", "opt-66b", "opt-175b", "llama-13b", "llama-3-70b"])
@@ -47,7 +61,7 @@ def test_each_array_is_split_as_its_rule_says(family, path):
 def test_all_shards_together_hold_the_model_once_and_what_is_looked_up_on_each(model, shards):
     config = PRESETS[model]
     tables = config.vocab_size * config.embedding_dim
-    if config.family == "opt":
+    if config.family.learned_positions:
         tables += (config.max_position_embeddings + 2) * config.hidden_size
     held = bytes_of_shard(config, jnp.bfloat16, shards)
     split = 2 * (config.num_params - tables + (tables if config.tie_word_embeddings else 0))

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from jpaged.sim import HARDWARE, LinearCostModel, StepWork, TableCostModel, load_profile, scaled
-from models.config import PRESETS
+from jpaged.sim.cost_model import LinearCostModel, TableCostModel, scaled
+from jpaged.sim.hardware import HARDWARE
+from jpaged.sim.profiles import load_profile
+from jpaged.sim.work import StepWork
+from models.families import PRESETS
 
 OPT_13B, LLAMA_8B = PRESETS["opt-13b"], PRESETS["llama-3-8b"]
 DECODE = StepWork(16, 32, 32 * 500, samples=32)

@@ -86,7 +86,7 @@ traces = st.lists(
     mode=st.sampled_from(["auto", "swap"]),
     num_host_pages=st.sampled_from([64, 8, 3, 0]),
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_strides_change_nothing(policy: str, trace: Trace, num_pages: int, mode: str, num_host_pages: int) -> None:
     options: dict[str, Any] = {"num_pages": num_pages}
     if policy == "static":

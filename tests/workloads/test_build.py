@@ -31,7 +31,7 @@ def traces(tmp_path: Path) -> dict[str, TraceFile]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(LENGTHS)),
     st.sampled_from(["poisson", "gamma", "uniform", "paper"]),

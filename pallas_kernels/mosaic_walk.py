@@ -1,8 +1,6 @@
-"""Which pages one program of a Mosaic decode kernel visits.
+"""Which pages one program of a Mosaic kernel visits.
 
-Lives here: Walk, the static sizes, and Work, one program's share of a row.
-Promises: the splits of a row share its visible blocks evenly; a page column is always one that holds a visible token.
-Must not know: tensor cores, copies.
+The splits of a row share its visible blocks evenly; a page column is always one that holds a visible token.
 """
 
 import math
@@ -18,7 +16,7 @@ from pallas_kernels.scores import ScoreRule
 
 
 class Work(NamedTuple):
-    """Blocks `first_block` and on of a row that sees the tokens from `visible_from` to `length`."""
+    """The blocks from `first_block` on of a row that sees the tokens from `visible_from` to `length`."""
 
     length: Array
     visible_from: Array
@@ -40,7 +38,7 @@ class Work(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Static sizes: blocks of `block` tokens, `splits` programs a row and kv head."""
+    """Static sizes: blocks of `block` tokens, `splits` programs per row and kv head."""
 
     rule: ScoreRule
     page_size: int
@@ -58,19 +56,19 @@ class Walk(NamedTuple):
         """Copies that fill a block."""
         return self.block // self.piece
 
-    def first_row_of_piece(
+    def first_token_of_piece(
         self, layer: Array, table: Callable[[Array], Array], work: Work, i: Array, j: int
     ) -> Int[Array, ""]:
-        """The row of the pool's `token_rows` where the j-th piece of a program's i-th block starts.
+        """The index in the pool's `by_token` where the j-th piece of a program's i-th block starts.
 
-        Past the visible pages it is a row of the nearest one: it is fetched to keep the count of copies, and masked.
+        Past the visible pages it is one in the nearest page: it is fetched to keep the count of copies, and masked.
         """
         token = work.first_token(self, i) + j * self.piece
         column = _div(token, self.page_size)
         column = jnp.minimum(column, _div(work.length - 1, self.page_size))
         column = jnp.maximum(column, _div(work.visible_from, self.page_size))
-        row = layer * self.num_slots + table(column) * self.page_size + lax.rem(token, jnp.int32(self.page_size))
-        return pl.multiple_of(row, self.piece)
+        index = layer * self.num_slots + table(column) * self.page_size + lax.rem(token, jnp.int32(self.page_size))
+        return pl.multiple_of(index, self.piece)
 
 
 def split_of_row(walk: Walk, length: Array, split: Array) -> Work:
