@@ -6,7 +6,7 @@ only, so that a simulation of the same times makes the same plans.
 Must not know: files, sweeps, figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from experiments.resolve import device_configs
 from jpaged.config.engine import CacheConfig, EngineConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
+from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.open_loop import MonotonicClock, OpenLoop
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.serving.loading import EngineOptions, LoadedEngine
@@ -59,14 +60,14 @@ class StepClock:
         self._now_ns = max(self._now_ns, time_ns)
 
 
-class _TimedExecutor:
+class _TimedExecutor(SyncExecutor):
     """An executor whose steps move a StepClock."""
 
-    def __init__(self, execute: Callable[[SchedulerOutput], StepResult], clock: StepClock) -> None:
-        self._execute, self._clock = execute, clock
+    def __init__(self, executor: Executor, clock: StepClock) -> None:
+        self._executor, self._clock = executor, clock
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
-        result = self._execute(plan)
+        result = self._executor.collect(self._executor.submit(plan))
         self._clock.look()
         return result
 
@@ -76,7 +77,7 @@ def run_device_point(config: ExperimentConfig) -> Point:
     workload = workload_of(config)
     loaded = load_for(config)
     clock = StepClock()
-    observed = ObservedExecutor(_TimedExecutor(loaded.runner.execute, clock), clock)
+    observed = ObservedExecutor(_TimedExecutor(loaded.runner, clock), clock)
     cache, vocab_size = loaded.config.cache, loaded.config.model.vocab_size
     engine = Engine(loaded.config.scheduler, cache, observed, vocab_size=vocab_size, clock=clock)
     loaded.runner.warm_up()

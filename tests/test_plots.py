@@ -7,6 +7,7 @@ import pytest
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
@@ -14,7 +15,7 @@ from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.observing.page_map import CACHED, COMMON, PALETTE, check_target, page_map
 
 
-class Answers:
+class Answers(SyncExecutor):
     """The same id for every sample."""
 
     def execute(self, plan: SchedulerOutput) -> StepResult:

@@ -9,7 +9,7 @@ from typing import Any
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.errors import REFUSALS, QueueFull, RequestRefused
-from jpaged.core.executor import AsyncExecutor, Clock, Executor, WallClock
+from jpaged.core.executor import Clock, Executor, WallClock
 from jpaged.core.observe.stats import EngineStats, as_dict
 from jpaged.core.observe.step_records import StepRecorder
 from jpaged.core.requests.admission import Admission, RequestLimits, check_request, pages_needed
@@ -17,7 +17,7 @@ from jpaged.core.requests.handoff import KVHandoff, PageMove
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
 from jpaged.core.scheduling.lookahead import expecting, sequences_to_continue
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta
 from jpaged.core.scheduling.scheduler import Scheduler
 
 
@@ -66,7 +66,7 @@ class Engine:
     @property
     def plans_ahead(self) -> bool:
         """Whether a step may be planned before the result of the one before it has come."""
-        return self._overlap and isinstance(self.executor, AsyncExecutor)
+        return self._overlap and self.executor.overlaps
 
     def check(self, request: Request, ahead: int = 0) -> Admission:
         """How the request can be run, if `ahead` sequences of others are added before it.
@@ -118,7 +118,7 @@ class Engine:
         """Run one step and return what it gave; an empty list when there is nothing to do.
 
         Where it changes nothing, the next step is planned and handed over before this one's result has come, so that
-        an AsyncExecutor never waits for the host. If the step fails, every unfinished request is aborted before the
+        the device never waits for the host. If the step fails, every unfinished request is aborted before the
         exception goes on.
         """
         if not self.scheduler.has_unfinished:
@@ -133,7 +133,8 @@ class Engine:
                 continuing = sequences_to_continue(self.scheduler, self._in_flight[-1][0])
                 if continuing:
                     self._submit(continuing)
-            plan, result = self._collect()
+            plan, started = self._in_flight.popleft()
+            result = self.executor.collect(started)
             collected = self.clock.now()
             deltas = self.scheduler.update(plan, result, collected)
         except BaseException:
@@ -149,7 +150,7 @@ class Engine:
         return deltas
 
     def _submit(self, continuing: list[Sequence]) -> None:
-        """Plan a step and start it, where the executor can; the next ids of `continuing` are still being drawn."""
+        """Plan a step and start it; the next ids of `continuing` are still being drawn."""
         start = self.clock.now()
         with expecting(continuing):
             plan = self.scheduler.schedule(start)
@@ -158,15 +159,7 @@ class Engine:
                 self.recorder.record(plan, start)
         self.schedule_time += self.clock.now() - start
         self.stats.host_time = self.schedule_time + self.update_time
-        executor = self.executor
-        self._in_flight.append((plan, executor.submit(plan) if isinstance(executor, AsyncExecutor) else None))
-
-    def _collect(self) -> tuple[SchedulerOutput, StepResult]:
-        """The earliest plan in flight and what it gave; a plan that no executor has started is run now."""
-        plan, started = self._in_flight.popleft()
-        if isinstance(self.executor, AsyncExecutor):
-            return plan, self.executor.collect(started)
-        return plan, self.executor.execute(plan)
+        self._in_flight.append((plan, self.executor.submit(plan)))
 
     def _forget_plans(self) -> None:
         self.scheduler.forget_plans()

@@ -43,6 +43,8 @@ class ModelRunner:
     host. Where other processes run the same programs, `driver` tells them every plan first.
     """
 
+    overlaps = True
+
     def __init__(
         self,
         model: Any,
@@ -109,10 +111,6 @@ class ModelRunner:
         copy = functools.partial(copy_step, implementation=attention_implementation)
         self._copy = self.mesh.jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
         self._set_row = self.mesh.jit(set_row, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
-
-    def execute(self, plan: SchedulerOutput) -> StepResult:
-        """Run the plan and wait for its ids."""
-        return self.collect(self.submit(plan))
 
     def submit(self, plan: SchedulerOutput) -> RunningStep:
         """Hand the plan to the device and return at once; a step submitted before it may still run.

@@ -4,6 +4,7 @@ import pytest
 from rig import Rig
 
 from jpaged.core.errors import QueueFull
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
@@ -119,7 +120,7 @@ def test_b12_decodes_and_a_chunk_share_the_budget() -> None:
     assert max(plan.num_tokens for plan in rig.executor.plans) <= 8
 
 
-class Broken:
+class Broken(SyncExecutor):
     """An executor whose result has an id too few."""
 
     def execute(self, plan: SchedulerOutput) -> StepResult:

@@ -13,7 +13,9 @@ from jpaged.core.open_loop import OpenLoop
 from jpaged.core.requests.request import Request, RequestMetrics
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.fleet.router import ROUTING, Router
-from jpaged.sim import LinearCostModel, SimExecutor, VirtualClock
+from jpaged.sim.clock import VirtualClock
+from jpaged.sim.cost_model import LinearCostModel
+from jpaged.sim.executor import SimExecutor
 from jpaged.sim.fleet import DecodePool, FleetLoop, Outage, SimReplica
 from jpaged.sim.links import LINKS, Link, link_named
 
