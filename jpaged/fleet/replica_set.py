@@ -21,7 +21,7 @@ _WAIT_S = 0.05
 
 @dataclass(slots=True)
 class Answer:
-    """The ids and text of each sequence by index, and why it ended. `error`: why there is none, or none that is whole."""
+    """The ids and text of each sequence by index, and why it ended. `error`: why nothing came, or not all."""
 
     token_ids: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     texts: dict[int, str] = field(default_factory=dict[int, str])
@@ -59,7 +59,8 @@ class ReplicaSet:
     `workers`: "in_turn" runs a step of each in the caller's loop, "threads" and "processes" run them beside it.
     A replica that fails is taken out and its requests are run again elsewhere; what is sampled depends on nothing but
     seed and position, so they come out the same, and what was handed on before is not handed on again. `refused` has
-    the errors of an engine by request id, `failed` says why a request could not be run to its end. Close it at the end, or use it as a context. Raises ValueError.
+    the engines' errors by request id, `failed` says why a request could not be run to its end. Close it at the end, or
+    use it as a context. Raises ValueError.
     """
 
     def __init__(self, make_loop: MakeLoop, router: Router, *, workers: str = "in_turn") -> None:

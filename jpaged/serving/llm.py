@@ -22,8 +22,10 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """A model with its engine, and `loop`, which runs whatever any call wants of it. Keyword arguments are the fields of EngineOptions; names are vLLM's where it has
-    the option, with `page_size`, `num_pages` and `kv_memory` for the pool.
+    """A model with its engine, and the `loop` that all calls share.
+
+    Keyword arguments are the fields of EngineOptions; names are vLLM's where it has the option, with `page_size`,
+    `num_pages` and `kv_memory` for the pool.
 
     `model`: "smollm2-135m", a Hugging Face folder or hub id, a .gguf file, or a preset with load_format="dummy".
     `num_pages` counts usable pages (the null page is one more); without it and `kv_memory` the pool holds

@@ -57,7 +57,7 @@ class SimReplica:
         return self.engine.has_unfinished and not self.engine.scheduler.kv_transfer.must_wait
 
     def act(self, until_ns: int | None) -> list[SequenceDelta]:
-        """Run a step, or several in which no sequence ends, each begun before `until_ns`; the deltas of a single step."""
+        """Run a step and return its deltas, or run several before `until_ns` in which no sequence ends, without any."""
         if self._stride is not None and self._stride(None, until_ns):
             return []
         return self.engine.step()

@@ -122,8 +122,8 @@ class Response:
             for i in range(request.width)
         ]
         self._text = text
-        has_text = text is not None and params.detokenize
-        self._streams = [text.stream(request) if has_text else None for _ in self.outputs]
+        source = text if params.detokenize else None
+        self._streams = [None if source is None else source.stream(request) for _ in self.outputs]
         self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._unread: list[CompletionDelta] = []
 
