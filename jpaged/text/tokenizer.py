@@ -1,7 +1,6 @@
 """Text to token ids, and ids to text: the one place where either happens.
 
-Plain lists of ints and strings; a user's mistake is a one-line ValueError; the import is light. Text that arrives a
-token at a time is text_stream's.
+Plain lists of ints and strings; a user's mistake is a one-line ValueError; importing this loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from collections import abc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from jpaged.core.requests.request import Request
 from jpaged.text.gguf_tokenizer import load_gguf_tokenizer
-from jpaged.text.text_stream import REPLACEMENT
+from jpaged.text.text_stream import REPLACEMENT, TextStream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,7 +79,10 @@ def _load_folder(path: Path) -> PreTrainedTokenizerBase:
 
 
 class Tokenizer:
-    """A vocabulary with the rules to cut text into its tokens, to join them, and to lay out a chat."""
+    """A vocabulary with the rules to cut text into its tokens, to join them, and to lay out a chat.
+
+    It has the Text role of core/requests/response.py.
+    """
 
     def __init__(self, hf_tokenizer: PreTrainedTokenizerBase) -> None:
         self._hf = hf_tokenizer
@@ -121,7 +124,7 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(f"text is not Unicode: a lone surrogate at character {error.start}") from None
-        # verbose=False: the engine decides how long a prompt may be.
+        # verbose=False: the engine checks how long a prompt may be.
         return list(self._hf(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
 
     def decode(self, ids: abc.Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -139,7 +142,7 @@ class Tokenizer:
     def piece(self, token_id: int, skip_special_tokens: bool = True) -> str | None:
         """The text that a token adds, wherever it stands between whole characters.
 
-        None where the token alone does not decide it: it holds part of a character, or the decoder joins tokens by
+        None where the token alone does not tell: it holds part of a character, or the decoder joins tokens by
         rules of its own, as SentencePiece's do.
         """
         pieces = self._pieces[skip_special_tokens]
@@ -147,6 +150,22 @@ class Tokenizer:
             text = self.decode([token_id], skip_special_tokens) if self._joins else None
             pieces[token_id] = None if text is None or REPLACEMENT in text else text
         return pieces[token_id]
+
+    def stream(self, request: Request) -> TextStream:
+        """The text of a sequence of the request, as its tokens come, up to a stop string."""
+        params = request.params
+        return TextStream(
+            self,
+            prompt_token_ids=request.prompt_token_ids,
+            stop=params.stop or (),
+            skip_special_tokens=params.skip_special_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+
+    def spell(self, token_id: int) -> str:
+        """The text of one id, also of a special one."""
+        return self.decode([token_id], skip_special_tokens=False)
 
     def convert_ids_to_tokens(self, ids: abc.Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each id (byte-level BPE writes a space as "Ġ"); None outside it."""
