@@ -23,8 +23,8 @@ from pallas_kernels import (
     ragged_paged_attention,
     write_kv,
 )
+from pallas_kernels.numerics import dot
 from pallas_kernels.paged_attention import xla as decode_xla
-from pallas_kernels.products import dot
 
 Run = Callable[[], Any]
 COPY, GATHER = "copy", "gather"

@@ -1,9 +1,6 @@
-"""`jpaged bench`: throughput | latency | host | sharing | prefix | kernels | roofline.
+"""`jpaged bench`: throughput | latency | host | prefix | kernels | roofline; here the first two and how they are shown.
 
-Lives here: the flags of the first two and how their results are shown; the others: host_cli.py, kernels_cli.py,
-roofline_cli.py.
-Promises: flags and JSON fields are named as vLLM's bench names them.
-Must not know: how anything is measured.
+Flags and JSON fields are named as vLLM's bench names them.
 """
 
 from pathlib import Path
@@ -11,14 +8,14 @@ from typing import Any
 
 import click
 
-from jpaged.cli.bench_host import host, prefix, sharing
+from jpaged.cli.bench_host import host, prefix
 from jpaged.cli.bench_kernels import kernels
 from jpaged.cli.bench_output import check_at_least, check_writable, output_json_option, setup, show
 from jpaged.cli.bench_roofline import roofline
 from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
 from jpaged.observing.profiling import check_profile, profile_option, profiled
 
-_n = click.option("--n", type=int, default=1, show_default=True, help="Sequences a prompt.")
+_n = click.option("--n", type=int, default=1, show_default=True, help="Sequences per prompt.")
 _temperature = click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 
 
@@ -27,7 +24,7 @@ def bench() -> None:
     """Measure the engine."""
 
 
-for command in (host, sharing, prefix, kernels, roofline):
+for command in (host, prefix, kernels, roofline):
     bench.add_command(command)
 
 
@@ -57,20 +54,18 @@ def throughput(
     **options: Any,
 ) -> None:
     """All requests at once: requests/s and tokens/s."""
-    from jpaged.bench import measure, workload
+    from jpaged.bench import measure
     from jpaged.serving.llm import LLM
 
     check_at_least("num_prompts", num_prompts, 1)
     check_at_least("num_warmups", num_warmups, 0)
     check_writable(output_json)
     check_profile(profile)
-    seed = options["seed"]
-    llm = LLM(**pick(options, ENGINE_FIELDS))
-    limits = (llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len)
     if dataset_path is not None:
-        requests = workload.read_csv(dataset_path, *limits, num_prompts)
+        requests = measure.read_requests(dataset_path, num_prompts)
     else:
-        requests = workload.fixed(num_prompts or 16, input_len, output_len, *limits)
+        requests = measure.fixed_requests(num_prompts or 16, input_len, output_len)
+    llm = LLM(**pick(options, ENGINE_FIELDS))
     result = measure.throughput(
         llm, requests, n=n, num_warmups=num_warmups, temperature=temperature, during=lambda: profiled(profile)
     )
@@ -103,18 +98,15 @@ def latency(
     """One batch, several times: seconds to its last token."""
     from tqdm import tqdm
 
-    from jpaged.bench import measure, workload
+    from jpaged.bench import measure
     from jpaged.serving.llm import LLM
 
     check_at_least("num_iters", num_iters, 1)
     check_at_least("num_iters_warmup", num_iters_warmup, 0)
     check_at_least("batch_size", batch_size, 1)
     check_writable(output_json)
-    seed = options["seed"]
+    requests = measure.fixed_requests(batch_size, input_len, output_len)
     llm = LLM(**pick(options, ENGINE_FIELDS))
-    requests = workload.fixed(
-        batch_size, input_len, output_len, llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len
-    )
     with tqdm(total=num_iters_warmup + num_iters, disable=as_json, desc="Iterations") as bar:
         result = measure.latency(
             llm,

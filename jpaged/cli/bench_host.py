@@ -1,17 +1,10 @@
-"""`jpaged bench` without a device, and of sharing: host | sharing | prefix.
-
-Lives here: the flags of these benchmarks and how their results are shown.
-Promises: text for people by default, one JSON document with --json.
-Must not know: how anything is measured.
-"""
+"""`jpaged bench host | prefix`: their flags, and how their results are shown."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from jpaged.bench.sharing import Method
-from jpaged.bench.workload import SHAPES
 from jpaged.cli.bench_output import check_at_least, check_writable, output_json_option, setup, show
 from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
 
@@ -23,7 +16,7 @@ from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
 @output_json_option
 @json_option
 def host(rows: tuple[int, ...], num_steps: int, stages: bool, output_json: Path | None, as_json: bool) -> None:
-    """The host core alone, without a device: CPU ms a step, allocations a second."""
+    """The host core alone, without a device: CPU ms per step, allocations per second."""
     from jpaged.bench.host import ROWS
     from jpaged.bench.host import host as measure
 
@@ -40,39 +33,6 @@ def host(rows: tuple[int, ...], num_steps: int, stages: bool, output_json: Path 
 
 
 @click.command()
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="alpaca", show_default=True, help="Lengths.")
-@click.option("--method", type=click.Choice(get_args(Method)), multiple=True, default=get_args(Method))
-@click.option("--width", type=int, multiple=True, default=(2, 4, 6), show_default=True, help="Samples or beams.")
-@click.option("--num-requests", type=int, default=1000, show_default=True, help="All arrive at once.")
-@click.option("--num-pages", type=int, default=984, show_default=True, help="Pool; default: OPT-13B's on 40 GB.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@output_json_option
-@json_option
-def sharing(
-    shape: str,
-    method: tuple[Method, ...],
-    width: tuple[int, ...],
-    num_requests: int,
-    num_pages: int,
-    seed: int,
-    output_json: Path | None,
-    as_json: bool,
-) -> None:
-    """Memory saved by sharing within requests, without a device (the paper's Fig. 15)."""
-    from jpaged.bench.sharing import memory_saved
-
-    check_at_least("num_requests", num_requests, 1)
-    check_at_least("num_pages", num_pages, 1)
-    check_writable(output_json)
-    runs = [
-        memory_saved(shape, kind, count, num_requests=num_requests, num_pages=num_pages, seed=seed)
-        for kind in method
-        for count in width
-    ]
-    show({"runs": runs}, as_json, output_json, _sharing_text)
-
-
-@click.command()
 @click.option("--prefix-tokens", type=int, default=341, show_default=True, help="Tokens that all prompts begin with.")
 @click.option("--num-prompts", type=int, default=32, show_default=True, help="All arrive at once.")
 @output_json_option
@@ -80,7 +40,7 @@ def sharing(
 @json_option
 def prefix(prefix_tokens: int, num_prompts: int, output_json: Path | None, as_json: bool, **options: Any) -> None:
     """One prefix of many requests, with and without sharing it: pages and seconds (the paper's Fig. 16)."""
-    from jpaged.bench.sharing import shared_prefix
+    from jpaged.bench.measure import shared_prefix
     from jpaged.serving.llm import LLM
 
     check_at_least("prefix_tokens", prefix_tokens, 1)
@@ -103,10 +63,10 @@ def _host_text(result: dict[str, Any]) -> str:
     lines = [f"CPU time of a decode step on the host, median of {result['num_steps']}, pages of {result['page_size']}:"]
     lines += [
         f"  {run['rows']:5} rows: {run['total_ms']:.3f} ms (schedule {run['schedule_ms']:.3f}, update "
-        f"{run['update_ms']:.3f}; 99th percentile {run['total_p99_ms']:.3f}), {run['us_per_row']:.2f} us a row"
+        f"{run['update_ms']:.3f}; 99th percentile {run['total_p99_ms']:.3f}), {run['us_per_row']:.2f} us per row"
         for run in result["steps"]
     ]
-    lines.append(f"Allocator: {result['allocator_ops_per_second'] / 1e6:.1f} million pages taken or freed a second")
+    lines.append(f"Allocator: {result['allocator_ops_per_second'] / 1e6:.1f} million pages taken or freed per second")
     if "stages" in result:
         lines += _stages_lines(result["stages"])
     return "\n".join(lines)
@@ -126,17 +86,6 @@ def _stages_lines(runs: list[dict[str, Any]]) -> list[str]:
         growth = 1e3 * (last["host_ms"] - first["host_ms"]) / (last["rows"] - first["rows"])
         lines.append(f"  {growth:.1f} us for each row from {first['rows']} to {last['rows']}")
     return lines
-
-
-def _sharing_text(result: dict[str, Any]) -> str:
-    lines = ["Pages saved by sharing, while requests wait:"]
-    for run in result["runs"]:
-        paper = "" if run["paper"] is None else f" (paper {run['paper']:.1%})"
-        lines.append(
-            f"  {run['shape']}, {run['method']}, {run['width']}: {run['saved']:.1%}{paper}; {run['num_steps']} steps, "
-            f"{run['num_running_mean']:.0f} sequences running, {run['num_preemptions']} preemptions"
-        )
-    return "\n".join(lines)
 
 
 def _prefix_text(result: dict[str, Any]) -> str:

@@ -1,9 +1,4 @@
-"""`jpaged bench roofline`: its flags and how its result is shown.
-
-Lives here: the command.
-Promises: text for people by default, one JSON document with --json.
-Must not know: how anything is measured.
-"""
+"""`jpaged bench roofline`: its flags, and how its result is shown."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +16,9 @@ from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
 @click.option("--repeats", type=int, default=7, show_default=True, help="Samples of each time.")
 @click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens to bound.")
 @click.option("--num-prompts", type=int, default=None, help="Its first requests; default: all.")
-@click.option("--share-of", type=float, default=None, help="Total tokens/s of a run of it, to be compared.")
+@click.option(
+    "--share-of", type=float, default=None, help="Total tokens/s that a run of it reached, to compare with the bound."
+)
 @output_json_option
 @engine_options
 @json_option
@@ -38,9 +35,9 @@ def roofline(
     **options: Any,
 ) -> None:
     """What the machine can do, and how near to it each part of a step comes."""
+    from jpaged.bench.measure import check_fits, read_requests
     from jpaged.bench.roofline import Rates
     from jpaged.bench.roofline import roofline as measure
-    from jpaged.bench.workload import read_csv
     from jpaged.bench.workload_bound import check_share, workload_bound
     from jpaged.serving.llm import LLM
 
@@ -50,10 +47,10 @@ def roofline(
     if dataset_path is None and (share_of is not None or num_prompts is not None):
         raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
     check_writable(output_json)
-    seed = options["seed"]
+    requests = None if dataset_path is None else read_requests(dataset_path, num_prompts)
     llm = LLM(**pick(options, ENGINE_FIELDS))
-    limits = (llm.config.model.vocab_size, seed, llm.config.scheduler.max_model_len)
-    requests = None if dataset_path is None else read_csv(dataset_path, *limits, num_prompts)
+    if requests is not None:
+        check_fits(llm, requests)
     result = measure(llm, batch=batch, context=context, prompt_tokens=prompt_tokens, repeats=repeats)
     if requests is not None:
         rates = result["rates"].get(llm.config.dtype, result["rates"]["float32"])
