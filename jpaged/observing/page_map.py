@@ -141,7 +141,7 @@ def _plot_marks(axes: Any, records: Sequence[StepRecord]) -> None:
         for copy in record.moved(MoveKind.COPY):
             # Those of one source are one arrow with several heads; another source's stands beside it.
             x = record.step + 0.8 * ((sources.index(copy.source) + 1) / (len(sources) + 1) - 0.5)
-            axes.plot([x, x], copy, color="black", linewidth=0.8, zorder=3)
+            axes.plot([x, x], [copy.source, copy.target], color="black", linewidth=0.8, zorder=3)
             marker = "^" if copy.target > copy.source else "v"
             axes.plot(x, copy.target, marker, color="black", markersize=size, zorder=4)
         for page in record.evicted:
