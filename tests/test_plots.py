@@ -58,7 +58,7 @@ def test_the_colours_of_a_map_are_those_of_who_holds_each_page(records: list[Ste
     from jpaged.observing import page_map as plots
 
     axes = Figure().subplots()
-    plots._draw_pages(axes, records, plots._colours(records), points_a_page=10)
+    plots._plot_pages(axes, records, plots._colours(records), points_per_page=10)
     image = axes.images[0].get_array()
     assert image is not None
     seen: set[str] = set()
@@ -96,7 +96,7 @@ def test_the_legend_names_only_what_is_in_the_picture(records: list[StepRecord])
 
 def test_without_matplotlib_the_error_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"^drawing needs matplotlib: pip install 'jpaged\[plots\]'$"):
+    with pytest.raises(ValueError, match=r"^plotting needs matplotlib: pip install 'jpaged\[plots\]'$"):
         check_target(tmp_path / "map.png")
 
 

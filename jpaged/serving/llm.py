@@ -154,7 +154,7 @@ class LLM:
     def stats(self) -> dict[str, Any]:
         """Facts of everything run so far; every key is present from the start."""
         stats: dict[str, Any] = self.engine.stats_dict()
-        host = self.engine.stats.host_time + self.runner.host_time
+        host = self.engine.stats.host_time + self.runner.stages.host_time
         stats["host_ms_per_step"] = 1e3 * host / stats["num_steps"] if stats["num_steps"] else 0.0
         stats["compiled_programs"] = len(self.runner.programs)
         stats["compile_seconds"] = self.runner.programs.seconds
