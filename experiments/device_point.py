@@ -6,6 +6,7 @@ only, so that a simulation of the same times makes the same plans.
 Must not know: files, sweeps, figures.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -17,7 +18,7 @@ from jpaged.config.engine import CacheConfig, EngineConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.executor import Executor, SyncExecutor
-from jpaged.core.open_loop import MonotonicClock, OpenLoop
+from jpaged.core.open_loop import OpenLoop
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.serving.loading import EngineOptions, LoadedEngine
 from jpaged.sim.cost_model import TableCostModel
@@ -33,12 +34,11 @@ class StepClock:
     """
 
     def __init__(self) -> None:
-        self._machine = MonotonicClock()
-        self._now_ns = 0
+        self.start()
 
     def start(self) -> None:
         """Let the run's time begin now."""
-        self._machine.start()
+        self._origin_ns = time.perf_counter_ns()
         self._now_ns = 0
 
     @property
@@ -52,11 +52,12 @@ class StepClock:
 
     def look(self) -> None:
         """Show the machine's time."""
-        self._now_ns = max(self._now_ns, self._machine.now_ns)
+        self._now_ns = time.perf_counter_ns() - self._origin_ns
 
     def advance_to(self, time_ns: int) -> None:
         """Sleep until it is that late, and show that time: being late is the next step's."""
-        self._machine.advance_to(time_ns)
+        while (left := self._origin_ns + time_ns - time.perf_counter_ns()) > 0:
+            time.sleep(left / 1e9)
         self._now_ns = max(self._now_ns, time_ns)
 
 

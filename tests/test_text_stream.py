@@ -361,17 +361,6 @@ def test_a_stop_string_that_ends_in_an_unfinished_character_counts_at_the_end():
     assert stream.stopped == "a" + REPLACEMENT
 
 
-@pytest.mark.parametrize("stop", [[""], ["a", ""], [3]])
-def test_an_empty_stop_string_is_refused(stop: list):
-    with pytest.raises(ValueError, match="not empty"):
-        Joined(ByteTokens([b"a"]), stop=stop)
-
-
-def test_one_stop_string_is_not_taken_for_its_characters():
-    stream, _ = stream_of("a", "STOP", stop="STOP")
-    assert (stream.text, stream.stopped) == ("a", "STOP")
-
-
 def cut_at_first_completed(text: str, stops: Sequence[str], include: bool) -> tuple[str, str | None]:
     """What one-character tokens would give: the definition that a stream must meet for any tokens."""
     for end in range(1, len(text) + 1):

@@ -61,12 +61,6 @@ class EngineLoop:
         """Whether any request is still at work."""
         return self.engine.has_unfinished
 
-    def check(self, request: Request, ahead: int = 0) -> Admission:
-        """How the request can be run, after `ahead` sequences that are still to be added. Raises REFUSALS."""
-        if request.params.stop and self.text is None:
-            raise RequestRefused("stop strings need text, and this model has no tokenizer: use stop_token_ids")
-        return self.engine.check(request, ahead)
-
     def add(self, request: Request) -> Response:
         """Add a request and return what will hold its outputs. Raises REFUSALS, and then changes nothing."""
         return self.add_all([request])[0]
@@ -77,7 +71,9 @@ class EngineLoop:
         ahead = 0
         for i, request in enumerate(requests):
             try:
-                admissions.append(self.check(request, ahead))
+                if request.params.stop and self.text is None:
+                    raise RequestRefused("stop strings need text, and this model has no tokenizer: use stop_token_ids")
+                admissions.append(self.engine.check(request, ahead))
             except REFUSALS as error:
                 raise type(error)(f"prompts[{i}]: {error}" if len(requests) > 1 else str(error)) from None
             ahead += request.width

@@ -4,7 +4,6 @@ A request is added before the first step that starts at or after its arrival, on
 that shows the same times makes the same plans.
 """
 
-import time
 from collections import abc
 from collections.abc import Callable
 from itertools import pairwise
@@ -31,31 +30,6 @@ class TimedClock(Protocol):
     def advance_to(self, time_ns: int) -> None:
         """Return when it is that late."""
         ...
-
-
-class MonotonicClock:
-    """The machine's monotonic clock, from `start` on."""
-
-    def __init__(self) -> None:
-        self._origin = time.perf_counter_ns()
-
-    def start(self) -> None:
-        """Let the run's time begin now."""
-        self._origin = time.perf_counter_ns()
-
-    @property
-    def now_ns(self) -> int:
-        """Nanoseconds since the start."""
-        return time.perf_counter_ns() - self._origin
-
-    def now(self) -> float:
-        """The same in seconds."""
-        return self.now_ns / 1e9
-
-    def advance_to(self, time_ns: int) -> None:
-        """Sleep until it is that late."""
-        while (left := time_ns - self.now_ns) > 0:
-            time.sleep(left / 1e9)
 
 
 Leap = Callable[[int | None, int | None], int]

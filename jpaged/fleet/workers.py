@@ -1,6 +1,7 @@
 """Where the loop of a replica runs: in the caller's loop, in a thread, or in a process of its own.
 
-Each loop is touched by one thread alone; a replica that dies says so, or is found dead, and reports no more.
+A worker adds and aborts requests, gives the reports that are new, and stops; a second stop does nothing. Each loop is
+touched by one thread alone; a replica that dies says so, or is found dead, and reports no more.
 """
 
 import multiprocessing
@@ -8,7 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.errors import REFUSALS, EngineFailed
@@ -30,26 +31,6 @@ class Report(NamedTuple):
     failure: str | None = None
 
 
-class Worker(Protocol):
-    """Runs the loop of one replica."""
-
-    def add(self, request: Request) -> None:
-        """Add a request; if the engine refuses it, a report will say so."""
-        ...
-
-    def abort(self, request_id: str) -> None:
-        """End a request; the last deltas come in a report."""
-        ...
-
-    def reports(self, wait_s: float) -> list[Report]:
-        """What is new, oldest first; with nothing new and work to do, wait up to `wait_s` seconds."""
-        ...
-
-    def stop(self) -> None:
-        """End, whatever is unfinished. A second call does nothing."""
-        ...
-
-
 class InTurn:
     """The loop runs a step whenever it is asked for reports."""
 
@@ -60,7 +41,7 @@ class InTurn:
         self._report = report or self._reports.append
 
     def add(self, request: Request) -> None:
-        """Add a request."""
+        """Add a request; if the engine refuses it, a report says so."""
         try:
             self.loop.add(request)
         except REFUSALS as error:
@@ -118,7 +99,10 @@ class Apart:
         self._inbox.put(("abort", request_id))
 
     def reports(self, wait_s: float) -> list[Report]:
-        """What has come; a replica that is found dead without a word has failed."""
+        """What is new, oldest first, after a wait of up to `wait_s` seconds.
+
+        A replica that is found dead without a word has failed.
+        """
         reports: list[Report] = []
         try:
             reports.append(self._outbox.get(timeout=min(wait_s, _LOOK_S)) if wait_s else self._outbox.get_nowait())
@@ -140,6 +124,7 @@ class Apart:
             self._runner.join()
 
 
+Worker = InTurn | Apart
 WORKERS: dict[str, Callable[[MakeLoop, int], Worker]] = {
     "in_turn": InTurn,
     "threads": partial(Apart, process=False),

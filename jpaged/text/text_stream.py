@@ -43,11 +43,8 @@ class TextStream:
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
     ) -> None:
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(isinstance(item, str) and item for item in stops):
-            raise ValueError(f"stop={stop!r}: every entry must be a string that is not empty")
         self._characters = _CharacterStream(tokenizer, prompt_token_ids, skip_special_tokens)
-        self._stops = _StopSearch(stops, include_stop_str_in_output)
+        self._stops = _StopSearch(stop, include_stop_str_in_output)
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self._finished = False

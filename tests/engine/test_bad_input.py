@@ -1,6 +1,7 @@
 """What a user gets wrong is refused in one line with the remedy, before anything runs, and harms nobody else."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jpaged import LLM, SamplingParams
+from jpaged import LLM, QueueFull, RequestRefused, SamplingParams
 from tests.engine.tiny import GREEDY, TINY_LLAMA, generate, tiny_llm
 from tests.engine.tiny_text import write_text_model
 
@@ -172,6 +173,18 @@ def test_an_unseeded_request_draws_the_same_after_a_refused_call(text_model: Pat
             refusal(llm.generate, [PROMPT, [97]], params)
         answers.append(generate(llm, [PROMPT], params))
     assert answers[0] == answers[1]
+
+
+def test_a_full_queue_refuses_the_whole_call_and_takes_it_later(llm: LLM, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llm.engine, "limits", dataclasses.replace(llm.engine.limits, max_num_waiting=2))
+    with pytest.raises(RequestRefused, match=r"prompts\[2\]: 3 sequences in one call: at most max_num_waiting=2"):
+        llm.generate([PROMPT] * 3, GREEDY)
+    stream = llm.stream([PROMPT], GREEDY)
+    with pytest.raises(QueueFull, match="1 sequences wait already: at most max_num_waiting=2 may; try again later"):
+        llm.generate([PROMPT, PROMPT], GREEDY)
+    next(stream)
+    assert len(llm.generate([PROMPT, PROMPT], GREEDY, use_tqdm=False)) == 2
+    stream.close()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -122,6 +122,17 @@ def test_two_streams_read_in_turns_give_what_each_gives_alone(llm: LLM):
     assert ids == [sequences[0][1] for sequences in want]
 
 
+def test_what_another_call_adds_behind_the_reader_is_not_lost(llm: LLM):
+    stream = llm.stream(PROMPTS, GREEDY)
+    deltas = [next(stream)]
+    while deltas[-1].prompt_index != 2:
+        deltas.append(next(stream))
+    # Its steps end every request of the stream, while the reader is past the first two.
+    llm.generate(PROMPTS[0], SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True), use_tqdm=False)
+    more, outputs = collect(stream)
+    check([*deltas, *more], outputs)
+
+
 @pytest.mark.parametrize("read", [0, 1, 5])
 def test_a_stream_closed_early_gives_its_pages_back_and_leaves_others_alone(llm: LLM, read: int):
     want = answers(llm.generate(PROMPTS[:1], GREEDY, use_tqdm=False))

@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections.abc import Sequence
+import time
 from typing import Any
 
+from letters import Letters
 from oracle_executor import OracleExecutor, oracle
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
@@ -12,26 +13,9 @@ from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.text.text_stream import TextStream
 
 VOCAB_SIZE = 16
 MAX_LEN = 40
-
-
-class Letters:
-    """Text of one letter per id, as a tokenizer would make it. The Text role."""
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The letters of some ids."""
-        return "".join(chr(ord("a") + token) for token in ids)
-
-    def stream(self, request: Request) -> TextStream:
-        """The text of a sequence of the request."""
-        return TextStream(self, stop=request.params.stop or ())
-
-    def spell(self, token_id: int) -> str:
-        """The letter of an id."""
-        return self.decode([token_id])
 
 
 def sound(replica: int) -> EngineLoop:
@@ -43,6 +27,13 @@ def sound(replica: int) -> EngineLoop:
         vocab_size=VOCAB_SIZE,
     )
     return EngineLoop(engine, Letters())
+
+
+def slow(replica: int) -> EngineLoop:
+    """Its steps take long enough for another request to come meanwhile."""
+    loop: Any = sound(replica)
+    loop.engine.executor.before_execute = lambda plan: time.sleep(0.01)
+    return loop
 
 
 def failing(replica: int) -> EngineLoop:

@@ -1,5 +1,6 @@
-"""The Ray Serve example runs where Ray is installed: two replicas give what one engine gives."""
+"""The Ray Serve example: its replica without Ray, and, where Ray is installed, two of them."""
 
+import asyncio
 import importlib.util
 import os
 from pathlib import Path
@@ -7,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from jpaged import SamplingParams
+from jpaged import EngineFailed, SamplingParams
 from tests.engine.tiny import TINY_LLAMA, random_prompts, tiny_llm
-
-pytest.importorskip("ray.serve")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_serve.py"
 
@@ -23,13 +22,70 @@ def example() -> Any:
     return module
 
 
+LONG = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
+SHORT = LONG | {"max_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def replica() -> Any:
+    return example().Replica(TINY_LLAMA, {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 64})
+
+
+def test_a_late_request_joins_those_that_run_and_each_gets_its_own_answer(replica: Any) -> None:
+    prompts = random_prompts(4, 3, 20)
+    order: list[int] = []
+
+    async def ask(number: int, **params: Any) -> list[int]:
+        answer = await replica.complete(prompts[number], **params)
+        order.append(number)
+        return answer["outputs"][0]["token_ids"]
+
+    async def everyone() -> list[Any]:
+        first = asyncio.create_task(ask(0, **LONG))
+        while not replica._running:
+            await asyncio.sleep(0)
+        refused = asyncio.create_task(ask(3, **LONG | {"n": 9}))
+        left = asyncio.create_task(ask(1, **LONG))
+        late = asyncio.create_task(ask(2, **SHORT))
+        await asyncio.sleep(0)
+        left.cancel()
+        return await asyncio.gather(first, late, refused, left, return_exceptions=True)
+
+    long, short, refusal, gone = asyncio.run(everyone())
+    assert order == [2, 0]
+    assert isinstance(refusal, ValueError) and "n=9" in str(refusal)
+    assert isinstance(gone, asyncio.CancelledError)
+    llm = replica._llm
+    assert not llm.engine.has_unfinished
+    outputs = llm.generate([prompts[0], prompts[2]], [SamplingParams(**LONG), SamplingParams(**SHORT)], use_tqdm=False)
+    assert [long, short] == [output.outputs[0].token_ids for output in outputs]
+
+
+def test_a_step_that_fails_is_told_to_everyone_and_the_replica_serves_on(
+    replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = random_prompts(2, 3, 20)
+
+    async def both() -> list[Any]:
+        asked = [replica.complete(prompt, **SHORT) for prompt in prompts]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica._llm.engine, "step", lambda: 1 / 0)
+        assert [type(answer) for answer in asyncio.run(both())] == [EngineFailed] * 2
+    replica._task = None
+    assert all(len(answer["outputs"][0]["token_ids"]) == 4 for answer in asyncio.run(both()))
+
+
 def test_the_example_makes_an_application_without_starting_anything() -> None:
+    pytest.importorskip("ray.serve")
     application = example().build({"model": "tiny", "replicas": "3", "max_num_seqs": "8"})
     assert application is not None
 
 
 @pytest.mark.slow
 def test_two_replicas_under_ray_serve_give_what_one_engine_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray.serve")
     import ray
     from ray import serve
 

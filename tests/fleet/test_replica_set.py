@@ -1,15 +1,17 @@
 """Replicas behind a router: each request's answer once, whole and right, also where a replica fails."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from letters import Letters
 
 from jpaged.core.requests.request import FinishReason, Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.fleet.replica_set import Answer, ReplicaSet
 from jpaged.fleet.router import ROUTING, Router
-from tests.fleet.engines import Letters, all_failing, dying, failing, requests, right, sound
+from tests.fleet.engines import all_failing, dying, failing, requests, right, slow, sound
 
 APART = ["threads", pytest.param("processes", marks=pytest.mark.slow)]
 
@@ -126,3 +128,33 @@ def test_a_mistake_is_told_with_what_to_do() -> None:
         replicas.add(request)
         with pytest.raises(ValueError, match="still running"):
             replicas.add(request)
+
+
+@pytest.mark.parametrize("workers", ["in_turn", *APART])
+def test_stop_strings_end_sequences_also_where_a_failed_replica_has_to_be_made_good(workers: str) -> None:
+    asked = requests(10, stop=["ab", "c", "po"])
+    with ReplicaSet(failing, Router(2, "round_robin"), workers=workers) as replicas:
+        answers = replicas.run(asked)
+    stopped = 0
+    for request in asked:
+        whole = Letters().decode(right(request)[0])
+        ends = [whole.find(stop) for stop in request.params.stop or () if stop in whole]
+        answer = answers[request.request_id]
+        assert answer.texts[0] == whole[: min(ends, default=len(whole))]
+        assert answer.finish_reasons[0] == ("stop" if ends else "length")
+        stopped += bool(ends)
+    assert 2 < stopped < 10
+
+
+@pytest.mark.parametrize("workers", ["in_turn", "threads"])
+def test_a_late_request_joins_those_that_run(workers: str) -> None:
+    early, late = requests(2, max_tokens=30)
+    late = replace(late, params=replace(late.params, max_tokens=2))
+    with ReplicaSet(slow, Router(1), workers=workers) as replicas:
+        replicas.add(early)
+        seen: list[tuple[str, str | None]] = []
+        while replicas.has_unfinished:
+            seen += [(delta.request_id, delta.finish_reason) for delta in replicas.poll()]
+            if seen and late.request_id not in replicas._clients and ("r1", "length") not in seen:
+                replicas.add(late)
+    assert seen.index(("r1", "length")) < seen.index(("r0", "length"))

@@ -159,7 +159,7 @@ class Response:
             stopped = stream.stopped
         if stopped is not None:
             reason, stop_reason = FinishReason.STOP, stopped
-        self._append(output, text, () if token_id is None else (token_id,), delta.logprobs, reason, stop_reason)
+        self._append(output, text, () if token_id is None else (token_id,), reason, stop_reason, delta.logprobs)
         return stopped
 
     def fail(self, error: EngineFailed) -> None:
@@ -167,7 +167,7 @@ class Response:
         self.error = error
         for output in self.outputs:
             if output.finish_reason is None:
-                self._append(output, "", (), None, FinishReason.ABORT, None)
+                self._append(output, "", (), FinishReason.ABORT)
 
     def result(self) -> RequestOutput:
         """Everything so far; of best_of sequences the n likeliest, numbered by their rank."""
@@ -196,9 +196,9 @@ class Response:
         output: CompletionOutput,
         text: str,
         token_ids: tuple[int, ...],
-        logprobs: TokenLogprobs | None,
         reason: FinishReason | None,
-        stop_reason: int | str | None,
+        stop_reason: int | str | None = None,
+        logprobs: TokenLogprobs | None = None,
     ) -> None:
         """Add to an output, and leave the same for whoever reads the deltas."""
         entries = None
@@ -212,10 +212,9 @@ class Response:
             output.text += text
         if reason is not None:
             output.finish_reason, output.stop_reason = str(reason), stop_reason
-        name, finish = self.request.request_id, output.finish_reason
-        self._unread.append(
-            CompletionDelta(name, self.prompt_index, output.index, text, token_ids, finish, output.stop_reason, entries)
-        )
+        place = (self.request.request_id, self.prompt_index, output.index)
+        end = (output.finish_reason, output.stop_reason)
+        self._unread.append(CompletionDelta(*place, text, token_ids, *end, entries))
 
     def _receive_hypothesis(self, output: CompletionOutput, stream: TextStream | None, found: Hypothesis) -> None:
         """Add a finished beam, whole: nothing of it was shown before, for it might have lost."""
@@ -224,7 +223,7 @@ class Response:
             hidden = found.finish_reason is FinishReason.STOP and self._hides_stop
             text = "".join(stream.push(token) for token in (ids[:-1] if hidden else ids)) + stream.finish()
         output.cumulative_logprob = found.cumulative_logprob
-        self._append(output, text, ids, None, found.finish_reason, None)
+        self._append(output, text, ids, found.finish_reason)
 
     def _entry(self, token_id: int, entry: TokenLogprobs) -> dict[int, Logprob]:
         """The chosen token first, then the most likely ones in order."""
