@@ -66,7 +66,7 @@ def test_host_times_schedule_and_update_for_each_number_of_rows():
     text = run("host", "--rows", "4", "--rows", "8", "--num-steps", "12")
     assert "    4 rows: " in text
     assert "    8 rows: " in text
-    assert "million pages taken or freed a second" in text
+    assert "million pages allocated or freed per second" in text
     document: dict[str, Any] = json.loads(run("host", "--rows", "4", "--num-steps", "12", "--json"))
     [steps] = document["steps"]
     assert 0 < steps["schedule_ms"] < steps["total_ms"]
@@ -101,7 +101,7 @@ def test_mistakes_of_these_benchmarks_are_one_line():
         (["host", "--num-steps", "1"], "num_steps=1: must be at least 2"),
         (["sharing", "--num-requests", "0"], "num_requests=0: must be at least 1"),
         (["sharing", "--num-requests", "9"], "num_requests=9: the pool holds nearly all of them at once"),
-        (["sharing", "--width", "11", "--method", "beam"], "beam_width=11: must be at most 10"),
+        (["sharing", "--width", "11", "--method", "beam"], "beam_width=11: must be between 1 and 10"),
         (["prefix", "--num-prompts", "0"], "num_prompts=0: must be at least 1"),
     ):
         result = CliRunner().invoke(main, ["bench", *args])

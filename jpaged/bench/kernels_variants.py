@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
+from pallas_kernels.products import dot
 
 from jpaged.bench.kernels_points import Arrays, Point
 from pallas_kernels import (
@@ -24,7 +25,6 @@ from pallas_kernels import (
     write_kv,
 )
 from pallas_kernels.paged_attention import xla as decode_xla
-from pallas_kernels.products import dot
 
 Run = Callable[[], Any]
 COPY, GATHER = "copy", "gather"

@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.core.cache.prefix_cache import page_hash, root_hash
 from jpaged.core.requests.request import Request
 from jpaged.fleet.load import ReplicaLoad

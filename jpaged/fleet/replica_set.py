@@ -9,7 +9,7 @@ Must not know: executors, where an engine runs.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jpaged.config.engine import require_choice
+from jpaged.config.declaration import require_choice
 from jpaged.core.requests.request import FinishReason, Request
 from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.fleet.router import Router

@@ -9,7 +9,7 @@ Must not know: engines, clocks, who carries requests to replicas.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.core.requests.request import Request
 from jpaged.core.scheduling.policy import load_policy
 from jpaged.fleet.affinity import PrefixAffinity

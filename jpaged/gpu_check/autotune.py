@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from pallas_kernels.tuning_table import TunedEntry, plain_entry
 
 from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
 from jpaged.bench.kernels_timing import alternate
@@ -21,7 +22,6 @@ from jpaged.gpu_check.sections import SectionRun
 from pallas_kernels import paged_attention, ragged_paged_attention
 from pallas_kernels.paged_attention import DecodeTuning
 from pallas_kernels.ragged_paged_attention import RaggedTuning
-from pallas_kernels.tuning_table import TunedEntry, plain_entry
 
 _OPERATIONS = {"decode": "paged_attention", "ragged": "ragged_paged_attention"}
 _AT_ONCE = 48

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+from pallas_kernels.tuning_table import TunedEntry, TuningTable, parse_entry, read_table, write_table
 
 from pallas_kernels.paged_attention import DecodeTuning
 from pallas_kernels.paged_attention import triton as decode_triton
@@ -19,7 +20,6 @@ from pallas_kernels.ragged_paged_attention import RaggedTuning
 from pallas_kernels.ragged_paged_attention import triton as ragged_triton
 from pallas_kernels.ragged_paged_attention import tuned as ragged
 from pallas_kernels.support import supports_of
-from pallas_kernels.tuning_table import TunedEntry, TuningTable, parse_entry, read_table, write_table
 
 DEVICE_KINDS = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200")
 # SmolLM2-135M, OPT-13B and LLaMA-13B, LLaMA-7B, LLaMA-3-8B.

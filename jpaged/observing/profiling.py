@@ -1,19 +1,11 @@
 """A trace of what ran when, for TensorBoard or Perfetto.
 
-Lives here: `--profile DIR`, its check, and the span that it records.
-Promises: without a folder nothing is recorded; a folder that cannot be written is refused before the run.
-Must not know: what runs within the span. The stages of a step name themselves (runtime/model_runner.py).
+Without a folder nothing is recorded; a folder that cannot be written is refused before the run.
 """
 
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-
-import click
-
-profile_option = click.option(
-    "--profile", type=click.Path(path_type=Path), help="Write a trace of the run (jax.profiler) into this folder."
-)
 
 
 def check_profile(folder: Path | None) -> None:

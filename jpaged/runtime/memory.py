@@ -8,7 +8,7 @@ Must not know: whose tokens pages hold.
 from dataclasses import dataclass
 from typing import Any
 
-from jpaged.config.engine import parse_bytes
+from jpaged.config.declaration import parse_bytes
 from models.config import ModelConfig
 
 HOST_FRACTION = 0.125
@@ -54,8 +54,6 @@ def size_pool(
 
     Raises ValueError when the memory does not hold one page (and the null page).
     """
-    if num_pages is not None and kv_memory is not None:
-        raise ValueError("num_pages and kv_memory both size the pool; give one of them")
     free, where, fraction = free_memory(device)
     if num_pages is not None:
         need = (num_pages + 1) * page_bytes
@@ -66,7 +64,7 @@ def size_pool(
             )
         return PoolSize(num_pages, "as asked for")
     if kv_memory is not None:
-        budget = parse_bytes(kv_memory)
+        budget = parse_bytes("kv_memory", kv_memory)
         if free is not None and budget > free:
             raise ValueError(f"kv_memory={kv_memory!r}: only {_show(free)} are free on the {where}; lower kv_memory")
         return PoolSize(_pages_in(budget, page_bytes, f"kv_memory={kv_memory!r}"), f"kv_memory={kv_memory}")

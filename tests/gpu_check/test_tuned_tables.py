@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from pallas_kernels.tuning_table import TuningTable, plain_entry, read_table, write_table
 
 from jpaged.gpu_check.tuned_tables import predicted, write_tuned
 from pallas_kernels import allocate
@@ -14,7 +15,6 @@ from pallas_kernels.paged_attention import DecodeTuning, tuned
 from pallas_kernels.paged_attention import triton as decode_triton
 from pallas_kernels.ragged_paged_attention import RaggedTuning
 from pallas_kernels.ragged_paged_attention import tuned as ragged_tuned
-from pallas_kernels.tuning_table import TuningTable, plain_entry, read_table, write_table
 
 OPERATIONS = {"paged_attention": (DecodeTuning, tuned), "ragged_paged_attention": (RaggedTuning, ragged_tuned)}
 ENTRY: dict[str, Any] = {

@@ -6,15 +6,14 @@ Must not know: how an engine is built.
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable
-from typing import Any, Never
+from typing import Never
 
 from jpaged.config.engine import EngineConfig
 from jpaged.runtime.multi_process.driver import Driver
 from jpaged.runtime.multi_process.follower import Runner, Seat, follow
-from jpaged.runtime.multi_process.processes import find_peers
+from jpaged.runtime.multi_process.processes import Peers
 
 
 class Membership:
@@ -56,14 +55,11 @@ class Membership:
         sys.exit(0)
 
 
-def enter(config: EngineConfig, coordinator: str | None, num_processes: int | None, process_id: int | None) -> Any:
-    """Join the other processes, if there are any; None for a process alone. JAX must not have started.
+def enter(config: EngineConfig, peers: Peers) -> Membership:
+    """Join the other processes. JAX must not have started.
 
     Raises ValueError for what does not fit together, in every process.
     """
-    peers = find_peers(coordinator, num_processes, process_id, os.environ)
-    if peers is None:
-        return None
     from jpaged.runtime.multi_process.join import join
 
     channels = join(peers, config.digest())
