@@ -14,7 +14,7 @@ from experiments.files import from_plain, read_yaml
 from experiments.launchers import Job, attempt
 from experiments.point import Point
 from experiments.record import FACT_FILES, OUTPUTS_FILE, TIME_FILES, check_run, compare_runs, record_point
-from jpaged.sim.step_log import read_step_log
+from jpaged.workloads.column_files import read_integers
 
 
 def read_config(folder: Path) -> ExperimentConfig:
@@ -54,4 +54,4 @@ def _followed(folder: Path, config: ExperimentConfig) -> Point:
     from experiments.device_point import follow
 
     facts = json.loads((folder / "provenance.json").read_text())["executor"]
-    return follow(config, read_step_log(folder / "step_times.csv.gz"), facts)
+    return follow(config, read_integers(folder / "step_times.csv.gz"), facts)

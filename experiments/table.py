@@ -1,12 +1,7 @@
-"""Results as text for people and as one CSV for programs.
-
-Lives here: `results_table`, `results_warnings`, `write_index`.
-Promises: a line a point, in the order of the experiment.
-Must not know: how points are run.
-"""
+"""Results as text for people and as one CSV for programs: a line per point, in the order of the experiment."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.config_file import Experiment
@@ -26,15 +21,33 @@ USUAL = (
 
 
 def results_table(experiment: Experiment, summaries: Sequence[Summary | None]) -> str:
-    """A line a point: what tells it from the others, then the numbers that the experiment shows."""
+    """A line per point: what tells it from the others, then the numbers that the experiment shows."""
     shown = experiment.show or USUAL
     names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
     rows = [[*(name.rpartition(".")[2] for name in names), *shown]]
     for setting, summary in zip(experiment.settings, summaries, strict=True):
         values = ["failed"] * len(shown) if summary is None else [_text(summary.get(key)) for key in shown]
         rows.append([*(str(setting.get(name, "")) for name in names), *values])
+    return text_table(rows)
+
+
+def text_table(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> str:
+    """Columns of text to the right, those numbered in `left` to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return lines + [f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
 
 
 def results_warnings(experiment: Experiment, summaries: Sequence[Summary | None]) -> list[str]:
@@ -52,7 +65,7 @@ def results_warnings(experiment: Experiment, summaries: Sequence[Summary | None]
 
 
 def write_index(path: Path, experiment: Experiment, summaries: Sequence[Summary | None]) -> None:
-    """A CSV with a row a point that has run: its folder, its settings, its whole summary. Raises ValueError."""
+    """A CSV with a row per point that has run: its folder, its settings, its whole summary. Raises ValueError."""
     names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
     done = [
         {"run": config.digest(), **setting, **summary}

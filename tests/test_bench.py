@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from jpaged import LLM
-from jpaged.bench import measure, workload
+from jpaged.bench import measure
 from jpaged.cli.main import main
 from tests.engine.tiny import TINY_LLAMA, tiny_llm
 
@@ -21,7 +21,7 @@ SETUP = {"model", "dtype", "page_size", "attention_implementation", "device", "j
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    """An engine whose end-of-sequence id is easily drawn, so that stopping at it would show."""
+    """An engine whose end-of-sequence id is easily sampled, so that stopping at it would show."""
     return tiny_llm(num_pages=40, page_size=4)
 
 
@@ -56,11 +56,11 @@ def test_throughput_has_the_fields_of_vllm_and_they_agree(tmp_path: Path):
 
 def test_throughput_runs_the_lengths_of_a_file(tmp_path: Path):
     path = tmp_path / "lengths.csv"
-    path.write_text("\ufeffoutput_tokens, other,prompt_tokens\r\n3,x,5\r\n\r\n 4 ,y,7\r\n100000,z,1\r\n", "utf-8")
+    path.write_text("\ufeffoutput_tokens,prompt_tokens\r\n3,5\r\n\r\n 4 ,7\r\n100000,1\r\n", "utf-8")
     found = json.loads(run("throughput", "--dataset-path", str(path), "--num-prompts", "2", "--json").stdout)
     assert (found["num_requests"], found["num_prompt_tokens"], found["num_output_tokens"]) == (2, 12, 7)
-    # The third line, which was not asked for, does not fit.
-    assert f"{path}, line 5: 1 prompt and 100000 output tokens" in mistake("throughput", "--dataset-path", str(path))
+    # The third request, which was not asked for, does not fit.
+    assert "request 2: 1 prompt and 100000 output tokens" in mistake("throughput", "--dataset-path", str(path))
     path.write_text("prompt_tokens,output_tokens\n4,4\n")
     assert "has 1 requests; ask for fewer" in mistake("throughput", "--dataset-path", str(path), "--num-prompts", "9")
 
@@ -84,31 +84,11 @@ def test_results_for_people_say_what_was_measured():
     assert "2 requests, 12 prompt and 16 output tokens" in text
 
 
-FILES: list[tuple[bytes, str]] = [
-    (b"", "needs the columns prompt_tokens and output_tokens, has None"),
-    (b"a,b\n1,2\n", "needs the columns prompt_tokens and output_tokens, has ['a', 'b']"),
-    (b"prompt_tokens,output_tokens\n", "has no requests; add a line"),
-    (b"prompt_tokens,output_tokens\n1,x\n", "line 2: output_tokens='x' must be an integer of at least 1"),
-    (b"prompt_tokens,output_tokens\n\n\n1,0\n", "line 4: output_tokens='0' must be an integer of at least 1"),
-    (b"prompt_tokens,output_tokens\n1\n", "line 2: output_tokens=None must be"),
-    (b"prompt_tokens,output_tokens\n-1,2\n", "line 2: prompt_tokens='-1' must be"),
-    (b"prompt_tokens,output_tokens\n1.5,2\n", "line 2: prompt_tokens='1.5' must be"),
-    (b"prompt_tokens,output_tokens\n" + b"9" * 5000 + b",2\n", "line 2: prompt_tokens='99999"),
-    (b"prompt_tokens,output_tokens\n99999999999,2\n", "line 2: 99999999999 prompt and 2 output tokens are more than"),
-    (b"prompt_tokens,output_tokens\n40,9\n", "line 2: 40 prompt and 9 output tokens are more than max_model_len=48"),
-    (b"\xff\xfe\x00", "is no CSV in UTF-8"),
-]
-
-
 def test_a_bad_file_is_refused_by_its_line(tmp_path: Path):
     path = tmp_path / "lengths.csv"
-    for content, said in FILES:
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"lengths\.csv") as caught:
-            workload.read_csv(path, 97, 0, 48)
-        assert said in str(caught.value)
-        assert "\n" not in str(caught.value)
-    assert "line 2: 40 prompt" not in mistake("throughput", "--dataset-path", str(path))
+    path.write_bytes(b"prompt_tokens,output_tokens\n\n\n1,0\n")
+    said = f"{path}, line 4: output_tokens=0: must be an integer in [1, "
+    assert said in mistake("throughput", "--dataset-path", str(path))
     assert "/no/such: No such file or directory" in mistake("throughput", "--dataset-path", "/no/such")
 
 
@@ -118,7 +98,7 @@ def test_a_bad_file_is_refused_by_its_line(tmp_path: Path):
         (["throughput", "--num-prompts", "0"], "num_prompts=0: must be at least 1"),
         (["throughput", "--num-warmups", "-1"], "num_warmups=-1: must be at least 0"),
         (["throughput", "--input-len", "0"], "input_len=0: must be at least 1"),
-        (["throughput", "--input-len", "40", "--output-len", "9"], "input_len=40, output_len=9: 40 prompt and 9"),
+        (["throughput", "--input-len", "40", "--output-len", "9"], "request 0: 40 prompt and 9"),
         (["throughput", *SHORT, "--n", "2"], "n=2 with temperature=0.0"),
         (["throughput", *SHORT, "--output-json", "/no/such/folder/x.json"], "--output-json /no/such/folder/x.json"),
         (["throughput", *SHORT, "--output-json", "/tmp"], "--output-json /tmp: no file can be written there"),
@@ -133,14 +113,16 @@ def test_a_mistake_is_one_line_before_anything_runs(args: list[str], said: str):
     assert said in mistake(*args)
 
 
-def test_the_same_seed_draws_the_same_ids():
-    first, again = (workload.fixed(3, 8, 2, 97, 5, 48) for _ in range(2))
-    assert first == again != workload.fixed(3, 8, 2, 97, 6, 48)
-    assert all(0 <= token < 97 for request in first for token in request.prompt_token_ids)
+def test_prompts_are_the_same_each_time_and_share_no_first_token():
+    first, again = (measure.fixed_requests(3, 8, 2) for _ in range(2))
+    prompts = [first.token_ids(i, 97) for i in range(3)]
+    assert prompts == [again.token_ids(i, 97) for i in range(3)]
+    assert len({prompt[0] for prompt in prompts}) == 3
+    assert all(0 <= token < 97 for prompt in prompts for token in prompt)
 
 
 def test_sequences_run_to_their_full_length_and_nothing_compiles_while_the_clock_runs(llm: LLM):
-    requests = workload.fixed(6, 9, 20, 97, 1, 64)
+    requests = measure.fixed_requests(6, 9, 20)
     first = measure.throughput(llm, requests)
     assert first["num_output_tokens"] == 120
     second = measure.throughput(llm, requests, num_warmups=0)
@@ -150,7 +132,7 @@ def test_sequences_run_to_their_full_length_and_nothing_compiles_while_the_clock
 
 
 def test_a_request_beyond_the_model_is_refused_not_cut_short(llm: LLM):
-    requests = workload.fixed(2, 9, 60, 97, 1, 100)
+    requests = measure.fixed_requests(2, 9, 60)
     before = llm.stats()["num_steps"]
     with pytest.raises(ValueError, match="request 0: 9 prompt and 60 output tokens are more than max_model_len=64"):
         measure.throughput(llm, requests)

@@ -13,6 +13,7 @@ from pathlib import Path
 from experiments.paper.disagreements import disagreements
 from experiments.paper.draw_bars import PICTURES, draw
 from experiments.paper.rows import CALIBRATED, MISS, PASS, Result, Row
+from experiments.table import markdown_table
 
 COLUMNS = ("figure", "quantity", "paper", "ours", "ours / paper", "tolerance", "verdict", "reason")
 VERDICTS = {
@@ -86,14 +87,18 @@ def markdown(results: list[Result], pictures: dict[str, str], *, full: bool) -> 
     lines += [f"- `{verdict}`: {meaning}" for verdict, meaning in VERDICTS.items()]
     lines += ["", "## Misses", ""]
     missed = [row for r in results for row in r.rows if row.verdict == MISS]
-    lines += _table(missed) if missed else ["None."]
+    lines += markdown_table(COLUMNS, map(cells, missed)) if missed else ["None."]
     for r in results:
         lines += ["", f"## {r.title}", ""]
         lines += [f"![{r.title}](figures/{pictures[r.figure]})", ""] if r.figure in pictures else []
         lines += [f"- {text}" for text in r.conditions]
-        lines += [f"- {len(r.digests)} runs" if r.digests else "- no runs", "", *_table(list(r.rows))]
-    lines += ["", "## Where the paper's text and its figures differ", "", "| the text | the figures |", "|---|---|"]
-    lines += [f"| {_cell(text)} | {_cell(shown)} |" for text, shown in disagreements()]
+        lines += [
+            f"- {len(r.digests)} runs" if r.digests else "- no runs",
+            "",
+            *markdown_table(COLUMNS, map(cells, r.rows)),
+        ]
+    lines += ["", "## Where the paper's text and its figures differ", ""]
+    lines += markdown_table(("the text", "the figures"), disagreements())
     return "\n".join(lines) + "\n"
 
 
@@ -127,20 +132,11 @@ def _how(full: bool) -> list[str]:
     return [f"Made by `{command}`. {lengths} Each run is in `points/<digest>`; report.json names them."]
 
 
-def _table(rows: list[Row]) -> list[str]:
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    return lines + [f"| {' | '.join(_cell(cell) for cell in cells(row))} |" for row in rows]
-
-
 def _html_table(rows: list[Row]) -> str:
     lines = ["<table><tr>" + "".join(f"<th>{name}" for name in COLUMNS) + "</tr>"]
     for row in rows:
         lines.append(f"<tr class={row.verdict}>" + "".join(f"<td>{html.escape(cell)}" for cell in cells(row)) + "</tr>")
     return "\n".join([*lines, "</table>"])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _number(value: float | str | None) -> str:

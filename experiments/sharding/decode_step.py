@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from experiments.sharding.collectives import Collective, collectives_of
 from jpaged.config.engine import ParallelConfig
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
-from jpaged.runtime.sampling.row_state import init_lane_state
+from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import forward
 from jpaged.runtime.step_shape import StepShape
 from models.config import ModelConfig

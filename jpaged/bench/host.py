@@ -1,28 +1,31 @@
-"""What the host core costs, without a device.
+"""What the host core costs, without a device: schedule and update of a step, and the page allocator.
 
-Lives here: `host`: schedule and update of a step by the number of running sequences, and the page allocator.
-Promises: plain numbers, of the thread's own CPU time, since a shared machine would disturb any other.
-Must not know: flags, printing.
+Times are of the thread's own CPU time, since a shared machine would disturb any other.
 """
 
 import time
 from statistics import median, quantiles
 from typing import Any
 
-from jpaged.bench.scripted import VOCAB_SIZE, host_engine
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.cache.block_table import pages_for
 from jpaged.core.cache.page_pool import PagePool
+from jpaged.core.engine import Engine
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.sim.clock import VirtualClock
+from jpaged.sim.cost_model import LinearCostModel
+from jpaged.sim.executor import SimExecutor
 
 ROWS = (64, 256, 1024)
 PAGE_SIZE = 16
+VOCAB_SIZE = 50272
 PROMPT_TOKENS = 128
 BUDGET = 2048
 
 
 def host(rows: tuple[int, ...] = ROWS, *, num_steps: int = 200) -> dict[str, Any]:
-    """Milliseconds of CPU time a decode step for each number of running sequences, and allocations a second."""
+    """Milliseconds of CPU time per decode step for each number of running sequences, and allocations per second."""
     return {
         "page_size": PAGE_SIZE,
         "prompt_tokens": PROMPT_TOKENS,
@@ -33,14 +36,16 @@ def host(rows: tuple[int, ...] = ROWS, *, num_steps: int = 200) -> dict[str, Any
 
 
 def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
-    """Milliseconds a step while `rows` sequences decode: schedule with its accounts, update, and both."""
+    """Milliseconds per step while `rows` sequences decode: schedule with its accounts, update, and both."""
     # The first sequences decode while the last ones are still in their prompts.
     length = PROMPT_TOKENS + num_steps + 2 + rows * PROMPT_TOKENS // BUDGET
-    engine = host_engine(
-        num_pages=rows * pages_for(length, PAGE_SIZE) + 64,
-        max_num_seqs=rows,
-        budget=max(BUDGET, rows),
-        max_model_len=length,
+    engine = Engine(
+        SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=max(BUDGET, rows), max_model_len=length),
+        CacheConfig(
+            num_pages=rows * pages_for(length, PAGE_SIZE) + 64, page_size=PAGE_SIZE, enable_prefix_caching=False
+        ),
+        SimExecutor(LinearCostModel(name="free"), VirtualClock(), page_size=PAGE_SIZE),
+        vocab_size=VOCAB_SIZE,
     )
     for i in range(rows):
         prompt = tuple((i * 131 + j) % VOCAB_SIZE for j in range(PROMPT_TOKENS))
@@ -56,7 +61,7 @@ def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
         plan = scheduler.schedule(0.0)
         engine.stats.after_schedule(plan, scheduler)
         schedule.append(time.thread_time() - start)
-        result = executor.execute(plan)
+        result = executor.collect(executor.submit(plan))
         start = time.thread_time()
         scheduler.update(plan, result, 0.0)
         update.append(time.thread_time() - start)
@@ -72,7 +77,7 @@ def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
 
 
 def allocator_ops(num_pages: int = 10_000, rounds: int = 10) -> float:
-    """Pages allocated or freed a second, the pool emptied and filled again; the best of some rounds."""
+    """Pages allocated or freed per second, the pool emptied and filled again; the best of some rounds."""
     best = 0.0
     for _ in range(rounds):
         pool = PagePool(num_pages)

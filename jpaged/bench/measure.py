@@ -1,8 +1,6 @@
-"""What a benchmark measures, and how.
+"""`throughput`, `latency`, `shared_prefix`: timed runs of an LLM on a workload, as dictionaries of plain numbers.
 
-Lives here: `throughput` and `latency`: timed runs of an LLM on a workload, as dictionaries of plain numbers.
-Promises: programs are compiled before the clock starts; the prefix cache is emptied before each timed run.
-Must not know: flags, printing.
+Programs are compiled before the clock starts, and the prefix cache is emptied before each timed run.
 """
 
 import resource
@@ -10,35 +8,37 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jpaged.bench.workload import BenchRequest, check_fits
+from jpaged.config.declaration import require_int
 from jpaged.core.engine import Engine
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner
 from jpaged.serving.llm import LLM
+from jpaged.workloads import Workload, WorkloadSpec, build_workload, load_workload
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 def throughput(
     llm: LLM,
-    requests: list[BenchRequest],
+    requests: Workload,
     *,
     n: int = 1,
     num_warmups: int = 1,
     temperature: float = 0.0,
     during: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, Any]:
-    """All requests at once, to their full length; requests/s and tokens/s of the whole. It is run within `during()`.
+    """All requests at once, to their full length; requests/s and tokens/s of the whole. The run is within `during()`.
 
-    End-of-sequence ends nothing. Raises ValueError, before anything runs, if a request does not fit the engine.
+    Arrivals of the workload are ignored, end-of-sequence ends nothing. Raises ValueError, before anything runs, if a
+    request does not fit the engine.
     """
-    prompts = [list(request.prompt_token_ids) for request in requests]
-    params = _all_params(llm, requests, n, temperature)
+    prompts, params = _prompts_and_params(llm, requests, n, temperature)
     start_up = _start_up(llm, prompts[0])
     for _ in range(num_warmups):
         llm.generate(prompts[:1], params[:1], use_tqdm=False)
@@ -51,7 +51,7 @@ def throughput(
         elapsed = time.perf_counter() - start
     after = llm.stats()
     num_output = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
-    num_prompt = sum(len(prompt) for prompt in prompts)
+    num_prompt = sum(requests.prompt_tokens)
     steps = after["num_steps"] - before["num_steps"]
     host_ms = after["host_ms_per_step"] * after["num_steps"] - before["host_ms_per_step"] * before["num_steps"]
     return {
@@ -81,7 +81,7 @@ def throughput(
 
 def latency(
     llm: LLM,
-    requests: list[BenchRequest],
+    requests: Workload,
     *,
     n: int = 1,
     num_iters_warmup: int,
@@ -90,8 +90,7 @@ def latency(
     on_iteration: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """One batch, several times: seconds from its start to the last token of its last request."""
-    prompts = [list(request.prompt_token_ids) for request in requests]
-    params = _all_params(llm, requests, n, temperature)
+    prompts, params = _prompts_and_params(llm, requests, n, temperature)
     start_up = _start_up(llm, prompts[0])
     latencies: list[float] = []
     for i in range(num_iters_warmup + num_iters):
@@ -112,6 +111,57 @@ def latency(
     }
 
 
+def shared_prefix(
+    llm: LLM,
+    *,
+    prefix_tokens: int,
+    num_requests: int,
+    pinned: bool,
+    own_tokens: tuple[int, int] = (16, 48),
+    output_tokens: tuple[int, int] = (32, 64),
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Requests that begin with one prefix, all at once: pages at peak, and seconds (the paper's Fig. 16).
+
+    Each goes on with tokens of its own and gets some, greedily: both counts are uniform between two. `pinned`: the
+    prefix is computed and pinned before the clock starts, as in the paper; its seconds are told apart.
+    """
+    spec = WorkloadSpec(
+        lengths="uniform",
+        arrivals="all_at_once",
+        num_requests=num_requests,
+        prompt_tokens=own_tokens,
+        output_tokens=output_tokens,
+        shared_prefix_tokens=prefix_tokens,
+        seed=seed,
+    )
+    prompts, params = _prompts_and_params(llm, build_workload(spec), 1, 0.0)
+    llm.warm_up()
+    start = time.perf_counter()
+    held = llm.pin_prefix("shared", prompts[0][:prefix_tokens]) if pinned else 0
+    pinning = time.perf_counter() - start
+    before = llm.stats()
+    start = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    elapsed = time.perf_counter() - start
+    after = llm.stats()
+    if pinned:
+        llm.unpin_prefix("shared")
+    counters = ("num_steps", "num_tokens_computed", "prefix_hit_tokens", "num_preemptions_recompute")
+    totals = ("pages_used_peak", "pages_saved_peak", "pages_total", "num_running_peak")
+    return {
+        "prefix_tokens": prefix_tokens,
+        "prefix_tokens_held": held,
+        "pinning_time": pinning,
+        "num_requests": num_requests,
+        "elapsed_time": elapsed,
+        "requests_per_second": num_requests / elapsed,
+        **{name: after[name] for name in totals},
+        **{name: after[name] - before[name] for name in counters},
+        "token_ids": [output.outputs[0].token_ids for output in outputs],
+    }
+
+
 def peak_memory() -> dict[str, int]:
     """The most bytes used so far: the process's resident memory and, where the device tells, the device's."""
     # Linux counts in KiB, macOS in bytes.
@@ -129,7 +179,7 @@ def known_memory(llm: LLM) -> dict[str, int]:
     return {
         "weights": sum(leaf.nbytes for leaf in jax.tree.leaves(runner.params)),
         "pool": runner.kv_pages.nbytes,
-        "temporaries": max(runner.programs.temp_bytes().values(), default=0),
+        "temporaries": max(runner.programs.read(lambda p: p.memory_analysis().temp_size_in_bytes).values(), default=0),
     }
 
 
@@ -159,14 +209,41 @@ def _start_up(llm: LLM, prompt: list[int]) -> dict[str, float | int]:
     }
 
 
-def _all_params(llm: LLM, requests: list[BenchRequest], n: int, temperature: float) -> list[SamplingParams]:
-    for i, request in enumerate(requests):
-        check_fits(
-            len(request.prompt_token_ids), request.output_tokens, llm.config.scheduler.max_model_len, f"request {i}"
-        )
-    return [
-        SamplingParams(
-            n=n, temperature=temperature, max_tokens=request.output_tokens, ignore_eos=True, detokenize=False
-        )
-        for request in requests
+def fixed_requests(num_prompts: int, input_len: int, output_len: int) -> Workload:
+    """`num_prompts` requests of `input_len` prompt and `output_len` output tokens, all at once. Raises ValueError."""
+    for name, value in (("num_prompts", num_prompts), ("input_len", input_len), ("output_len", output_len)):
+        require_int(name, value, 1, None)
+    lengths = (input_len,) * num_prompts, (output_len,) * num_prompts
+    return Workload(arrival_ns=(0,) * num_prompts, prompt_tokens=lengths[0], output_tokens=lengths[1])
+
+
+def read_requests(path: Path, num_prompts: int | None) -> Workload:
+    """The first `num_prompts` requests (None: all) of a file of jpaged.workloads. Raises ValueError naming the line."""
+    requests = load_workload(path)
+    if num_prompts is not None and len(requests) < num_prompts:
+        raise ValueError(f"num_prompts={num_prompts}: {path} has {len(requests)} requests; ask for fewer")
+    return requests.rows(range(len(requests) if num_prompts is None else num_prompts))
+
+
+def check_fits(llm: LLM, requests: Workload) -> None:
+    """Raise ValueError if the engine would end a request early, or refuse it."""
+    limit = llm.config.scheduler.max_model_len
+    for i, (prompt, output) in enumerate(zip(requests.prompt_tokens, requests.output_tokens, strict=True)):
+        if prompt + output > limit:
+            raise ValueError(
+                f"request {i}: {prompt} prompt and {output} output tokens are more than max_model_len={limit}; shorten "
+                "them or raise max_model_len"
+            )
+
+
+def _prompts_and_params(
+    llm: LLM, requests: Workload, n: int, temperature: float
+) -> tuple[list[list[int]], list[SamplingParams]]:
+    check_fits(llm, requests)
+    vocab_size = llm.config.model.vocab_size
+    prompts = [list(requests.token_ids(i, vocab_size)) for i in range(len(requests))]
+    params = [
+        SamplingParams(n=n, temperature=temperature, max_tokens=output, ignore_eos=True, detokenize=False)
+        for output in requests.output_tokens
     ]
+    return prompts, params

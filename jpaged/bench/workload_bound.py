@@ -1,8 +1,6 @@
 """The least time that a workload needs on a machine, whatever the schedule.
 
-Lives here: `workload_work`, what has to be done, and `workload_bound`, how long that takes at least; `check_share`.
-Promises: a bound: each token is computed once, weights are read once a step, in as few steps as the rows allow.
-Must not know: how rates are measured, flags, printing.
+Each token is computed once, and weights are read once per step, in as few steps as the rows allow.
 """
 
 import math
@@ -11,35 +9,35 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jpaged.bench.measure import check_fits
 from jpaged.bench.roofline import Rates, Work
-from jpaged.bench.workload import BenchRequest
 from jpaged.serving.llm import LLM
+from jpaged.workloads.workload import Workload
 
 
 class WorkloadWork(NamedTuple):
-    """Operations and bytes of all requests, in at least so many steps."""
+    """Operations and bytes of all requests, in at least this many steps."""
 
     work: Work
     num_steps: int
 
 
-def workload_work(llm: LLM, requests: list[BenchRequest]) -> WorkloadWork:
+def workload_work(llm: LLM, requests: Workload) -> WorkloadWork:
     """What the requests have to do in this engine, without shared prefixes, preemptions and padding.
 
-    A request's last token is drawn and not computed. Each of its tokens takes a row of another step, so there are at
+    A request's last token is sampled and not computed. Each of its tokens takes a row of another step, so there are at
     least as many steps as the longest output has tokens, and as rows are needed over the rows there are.
     """
     model, itemsize = llm.config.model, jnp.dtype(llm.config.dtype).itemsize
-    outputs = [request.output_tokens for request in requests]
+    outputs = requests.output_tokens
     num_steps = max(max(outputs), -(-sum(outputs) // llm.config.scheduler.max_num_seqs))
     layers = sum(leaf.size for leaf in jax.tree.leaves(llm.runner.params["layers"]))
     head = model.vocab_size * model.embedding_dim
     pool = llm.runner.kv_pages
     window = model.sliding_window or llm.config.scheduler.max_model_len
     tokens = pairs = read = 0
-    for request in requests:
-        prompt = len(request.prompt_token_ids)
-        last = prompt + request.output_tokens - 1
+    for prompt, output in zip(requests.prompt_tokens, outputs, strict=True):
+        last = prompt + output - 1
         tokens += last
         pairs += _seen(last, window)
         read += _seen(last, window) - _seen(prompt, window)
@@ -54,18 +52,17 @@ def workload_work(llm: LLM, requests: list[BenchRequest]) -> WorkloadWork:
     return WorkloadWork(Work(operations, moved), num_steps)
 
 
-def workload_bound(
-    llm: LLM, requests: list[BenchRequest], rates: Rates, share_of: float | None = None
-) -> dict[str, Any]:
-    """Seconds that the requests need at least at these rates, and the total tokens a second that follow from it.
+def workload_bound(llm: LLM, requests: Workload, rates: Rates, share_of: float | None = None) -> dict[str, Any]:
+    """Seconds that the requests need at least at these rates, and the total tokens per second that follow from it.
 
-    `share_of`: total tokens a second that a run of them reached; `share` is its part of that bound. Raises ValueError
+    `share_of`: total tokens per second that a run of them reached; `share` is its part of that bound. Raises ValueError
     if that is no positive number.
     """
     check_share(share_of)
+    check_fits(llm, requests)
     work, num_steps = workload_work(llm, requests)
     seconds = rates.least_seconds(work)
-    total = sum(len(request.prompt_token_ids) + request.output_tokens for request in requests)
+    total = sum(requests.prompt_tokens) + sum(requests.output_tokens)
     return {
         "num_requests": len(requests),
         "total_num_tokens": total,
@@ -83,7 +80,7 @@ def workload_bound(
 def check_share(share_of: float | None) -> None:
     """Raise ValueError unless `share_of` is None or a rate."""
     if share_of is not None and not 0 < share_of < math.inf:
-        raise ValueError(f"share_of={share_of}: give the total tokens a second of a run, a finite number above 0")
+        raise ValueError(f"share_of={share_of}: give the total tokens per second of a run, a finite number above 0")
 
 
 def _seen(tokens: int, window: int) -> int:

@@ -1,4 +1,4 @@
-"""`jpaged bench`: throughput | latency | host | sharing | prefix | kernels | roofline.
+"""`jpaged bench`: throughput | latency | host | prefix | kernels | roofline.
 
 Here are the first two. Flags and JSON fields are named as vLLM's bench names them.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jpaged.cli.bench_host import host, prefix, sharing
+from jpaged.cli.bench_host import host, prefix
 from jpaged.cli.bench_kernels import kernels
 from jpaged.cli.bench_roofline import roofline
 from jpaged.cli.options import AtLeast, engine_options, n_option, profile_option, temperature_option
@@ -21,7 +21,7 @@ def bench() -> None:
     """Measure the engine."""
 
 
-for command in (host, sharing, prefix, kernels, roofline):
+for command in (host, prefix, kernels, roofline):
     bench.add_command(command)
 
 
@@ -83,15 +83,14 @@ def throughput(
     engine: dict[str, Any],
 ) -> dict[str, Any]:
     """All requests at once: requests/s and tokens/s."""
-    from jpaged.bench import measure, workload
+    from jpaged.bench import measure
     from jpaged.serving.llm import LLM
 
-    llm = LLM(**engine)
-    limits = (llm.config.model.vocab_size, llm.config.seed, llm.config.scheduler.max_model_len)
     if dataset_path is not None:
-        requests = workload.read_csv(dataset_path, *limits, num_prompts)
+        requests = measure.read_requests(dataset_path, num_prompts)
     else:
-        requests = workload.fixed(num_prompts or 16, input_len, output_len, *limits)
+        requests = measure.fixed_requests(num_prompts or 16, input_len, output_len)
+    llm = LLM(**engine)
     result = measure.throughput(
         llm, requests, n=n, num_warmups=num_warmups, temperature=temperature, during=lambda: profiled(profile)
     )
@@ -112,12 +111,11 @@ def latency(input_len: int, output_len: int, batch_size: int, engine: dict[str, 
     """One batch, several times: seconds to its last token."""
     from tqdm import tqdm
 
-    from jpaged.bench import measure, workload
+    from jpaged.bench import measure
     from jpaged.serving.llm import LLM
 
+    requests = measure.fixed_requests(batch_size, input_len, output_len)
     llm = LLM(**engine)
-    limits = (llm.config.model.vocab_size, llm.config.seed, llm.config.scheduler.max_model_len)
-    requests = workload.fixed(batch_size, input_len, output_len, *limits)
     total = repeats["num_iters_warmup"] + repeats["num_iters"]
     with tqdm(total=total, disable=click.get_current_context().params["as_json"], desc="Iterations") as bar:
         result = measure.latency(llm, requests, on_iteration=bar.update, **repeats)

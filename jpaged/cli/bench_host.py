@@ -1,11 +1,9 @@
-"""`jpaged bench host`, which needs no device, and the two benchmarks of sharing: sharing | prefix."""
+"""`jpaged bench host | prefix`: their flags, and how their results are shown."""
 
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from jpaged.bench.sharing import Method
-from jpaged.bench.workload import SHAPES
 from jpaged.cli.options import AtLeast, engine_options
 from jpaged.cli.output import reports, setup
 from jpaged.config.declaration import require_int
@@ -18,9 +16,7 @@ def _host_text(result: dict[str, Any]) -> str:
         f"{run['update_ms']:.3f}; 99th percentile {run['total_p99_ms']:.3f}), {run['us_per_row']:.2f} us per row"
         for run in result["steps"]
     ]
-    lines.append(
-        f"Allocator: {result['allocator_ops_per_second'] / 1e6:.1f} million pages allocated or freed per second"
-    )
+    lines.append(f"Allocator: {result['allocator_ops_per_second'] / 1e6:.1f} million pages taken or freed per second")
     if "stages" in result:
         lines += _stages_lines(result["stages"])
     return "\n".join(lines)
@@ -40,17 +36,6 @@ def _stages_lines(runs: list[dict[str, Any]]) -> list[str]:
         growth = 1e3 * (last["host_ms"] - first["host_ms"]) / (last["rows"] - first["rows"])
         lines.append(f"  {growth:.1f} us for each row from {first['rows']} to {last['rows']}")
     return lines
-
-
-def _sharing_text(result: dict[str, Any]) -> str:
-    lines = ["Pages saved by sharing, while requests wait:"]
-    for run in result["runs"]:
-        paper = "" if run["paper"] is None else f" (paper {run['paper']:.1%})"
-        lines.append(
-            f"  {run['shape']}, {run['method']}, {run['width']}: {run['saved']:.1%}{paper}; {run['num_steps']} steps, "
-            f"{run['num_running_mean']:.0f} sequences running, {run['num_preemptions']} preemptions"
-        )
-    return "\n".join(lines)
 
 
 def _prefix_text(result: dict[str, Any]) -> str:
@@ -89,21 +74,6 @@ def host(rows: tuple[int, ...], num_steps: int, stages: bool) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="alpaca", show_default=True, help="Lengths.")
-@click.option("--method", type=click.Choice(get_args(Method)), multiple=True, default=get_args(Method))
-@click.option("--width", type=int, multiple=True, default=(2, 4, 6), show_default=True, help="Samples or beams.")
-@click.option("--num-requests", type=AtLeast(1), default=1000, show_default=True, help="All arrive at once.")
-@click.option("--num-pages", type=AtLeast(1), default=984, show_default=True, help="Pool; default: OPT-13B's on 40 GB.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@reports(_sharing_text)
-def sharing(shape: str, method: tuple[Method, ...], width: tuple[int, ...], **workload: Any) -> dict[str, Any]:
-    """Memory saved by sharing within requests, without a device (the paper's Fig. 15)."""
-    from jpaged.bench.sharing import memory_saved
-
-    return {"runs": [memory_saved(shape, kind, count, **workload) for kind in method for count in width]}
-
-
-@click.command()
 @click.option(
     "--prefix-tokens", type=AtLeast(1), default=341, show_default=True, help="Tokens that all prompts begin with."
 )
@@ -112,7 +82,7 @@ def sharing(shape: str, method: tuple[Method, ...], width: tuple[int, ...], **wo
 @engine_options
 def prefix(prefix_tokens: int, num_prompts: int, engine: dict[str, Any]) -> dict[str, Any]:
     """One prefix of many requests, with and without sharing it: pages and seconds (the paper's Fig. 16)."""
-    from jpaged.bench.sharing import shared_prefix
+    from jpaged.bench.measure import shared_prefix
     from jpaged.serving.llm import LLM
 
     result: dict[str, Any] = {}

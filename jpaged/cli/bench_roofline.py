@@ -74,18 +74,19 @@ def roofline(
     **steps: int,
 ) -> dict[str, Any]:
     """What the machine can do, and how near to it each part of a step comes."""
+    from jpaged.bench.measure import check_fits, read_requests
     from jpaged.bench.roofline import Rates
     from jpaged.bench.roofline import roofline as measure
-    from jpaged.bench.workload import read_csv
     from jpaged.bench.workload_bound import check_share, workload_bound
     from jpaged.serving.llm import LLM
 
     check_share(share_of)
     if dataset_path is None and (share_of is not None or num_prompts is not None):
         raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
+    requests = None if dataset_path is None else read_requests(dataset_path, num_prompts)
     llm = LLM(**engine)
-    limits = (llm.config.model.vocab_size, llm.config.seed, llm.config.scheduler.max_model_len)
-    requests = None if dataset_path is None else read_csv(dataset_path, *limits, num_prompts)
+    if requests is not None:
+        check_fits(llm, requests)
     result = measure(llm, **steps)
     if requests is not None:
         rates = result["rates"].get(llm.config.dtype, result["rates"]["float32"])

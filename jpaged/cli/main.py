@@ -19,7 +19,7 @@ from jpaged.cli.bench import bench
 from jpaged.cli.errors import UserErrorGroup
 from jpaged.cli.options import engine_options, params_options, profile_option
 from jpaged.cli.output import json_option, print_json
-from jpaged.core.requests.request import RequestOutput
+from jpaged.core.requests.response import RequestOutput
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.observing import page_map as plots
 from jpaged.observing.profiling import profiled

@@ -31,9 +31,6 @@ RESERVATIONS = ("none", "oracle", "pow2", "max", "batch")
 class LoadOptions:
     """How the model is loaded and computed."""
 
-    tokenizer: str | os.PathLike[str] | None = option(
-        None, "Folder or .gguf file of another tokenizer; default: the model's own."
-    )
     revision: str | None = option(None, "Branch, tag or commit on the hub.")
     load_format: str = option("auto", "File format; dummy: random weights of the model's shape.", choices=LOAD_FORMATS)
     dtype: str = option("float32", "Type of weights and activations.", choices=DTYPES)
@@ -191,6 +188,9 @@ class EngineOptions(RuntimeConfig, ParallelConfig, SchedulerConfig, CacheConfig,
 
     model: str | os.PathLike[str] = option("smollm2-135m", "Name, folder, .gguf file or hub id of the model.")
     _: KW_ONLY
+    tokenizer: str | os.PathLike[str] | None = option(
+        None, "Folder or .gguf file of another tokenizer; default: the model's own."
+    )
     max_model_len: int | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
         None, "Tokens per sequence, prompt and output together; default: the model's, or the pool's.", low=2
     )

@@ -9,13 +9,14 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jpaged.config.declaration import parse_bytes
 from jpaged.config.engine import EngineConfig, EngineOptions, resolve
 from jpaged.core.engine import Engine
 from jpaged.core.executor import Clock, Executor
-from jpaged.runtime.multi_process.processes import find_peers
+from jpaged.runtime.multi_process.processes import find_processes
 
 if TYPE_CHECKING:
     from jpaged.runtime.model_runner import ModelRunner
@@ -50,32 +51,33 @@ def load_engine(
     """
     from models import load_config, resolve_source
 
-    peers = find_peers(options.coordinator, options.num_processes, options.process_id, os.environ)
+    group = find_processes(options.coordinator, options.num_processes, options.process_id, os.environ)
     source = resolve_source(str(options.model), revision=options.revision, load_format=options.load_format)
-    config = resolve(options, load_config(source), peers.num_processes if peers else None)
+    config = resolve(options, load_config(source), group.num_processes if group else None)
     start = time.perf_counter()
     import jax.numpy as jnp
 
     from jpaged.runtime.mesh import DeviceMesh
-    from jpaged.runtime.multi_process.membership import enter
+    from jpaged.runtime.multi_process.driver import Driver
+    from jpaged.runtime.multi_process.follower import Follower
+    from jpaged.runtime.multi_process.join import join
     from jpaged.runtime.programs import use_persistent_cache
+    from models.catalog import cache_dir
     from models.partition import check_shards
 
     check_shards(config.model, config.parallel.tensor_parallel_size)
-    team = enter(config, peers) if peers else None
-    use_persistent_cache()
+    part = join(group, config) if group else None
+    use_persistent_cache(cache_dir() / "xla")
     mesh = DeviceMesh(config.parallel)
     implementation = _resolve_attention(config.attention_implementation, mesh.device.platform)
     _check_weights_fit(config, mesh)
-    tokenizer = _load_tokenizer(config, source)
+    tokenizer = _load_tokenizer(options, source)
     params = mesh.load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed)
-    unsized = config
-    config = (
-        team.agree(unsized, lambda: _size_pool(options, unsized, mesh)) if team else _size_pool(options, config, mesh)
-    )
-    runner = _build_runner(config, params, implementation, mesh, team.driver if team else None)
-    if team is not None and team.driver is None:
-        team.follow(runner)
+    sized = partial(_size_pool, options, config, mesh)
+    config = part.agree(sized) if part else sized()
+    runner = _build_runner(config, params, implementation, mesh, part if isinstance(part, Driver) else None)
+    if isinstance(part, Follower):
+        part.follow(runner)
     _check_pool_is_readable(config, mesh.part_of(runner.kv_pages), implementation)
     engine = Engine(
         config.scheduler,
@@ -164,11 +166,11 @@ def _check_weights_fit(config: EngineConfig, mesh: Any) -> None:
         )
 
 
-def _load_tokenizer(config: EngineConfig, source: Any) -> "Tokenizer | None":
+def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
     from jpaged.text.tokenizer import has_tokenizer, load_tokenizer
 
-    if config.tokenizer is not None:
-        return load_tokenizer(os.fspath(config.tokenizer))
+    if options.tokenizer is not None:
+        return load_tokenizer(os.fspath(options.tokenizer))
     if source.path is None or not has_tokenizer(source.path):
         logger.info("no tokenizer: prompts are token ids, outputs have no text")
         return None

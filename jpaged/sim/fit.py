@@ -1,8 +1,6 @@
 """A cost model out of a step log.
 
-Lives here: fit_steps and the least squares under it.
-Promises: non-negative coefficients that minimise the squared relative error; the same log gives the same ones.
-Must not know: files, where the log comes from.
+Coefficients are non-negative and minimise the squared relative error; the same log gives the same ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,32 +107,9 @@ def _fit(terms: Mapping[str, str | None], data: Mapping[str, Array], times: Arra
     matrix = facts * weights[:, None]
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0.0] = 1.0
-    solution = nonnegative_least_squares(matrix / scale, times * weights) / scale
+    from scipy.optimize import nnls
+
+    solution = nnls(matrix / scale, times * weights)[0] / scale
     # Six digits: what is left of the order in which sums were taken falls away.
     rounded = np.array([float(f"{value:.6g}") for value in solution])
     return dict(zip(terms, rounded.tolist(), strict=True)), facts @ rounded
-
-
-def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
-    """The x >= 0 that minimises |matrix @ x - target| (Lawson and Hanson's active sets)."""
-    size = matrix.shape[1]
-    x, free = np.zeros(size), np.zeros(size, bool)
-    tolerance = 1e-10 * float(np.abs(matrix.T @ target).max())
-    for _ in range(3 * size):
-        gradient = np.where(free, 0.0, matrix.T @ (target - matrix @ x))
-        if gradient.max() <= tolerance:
-            break
-        free[gradient.argmax()] = True
-        while True:
-            trial = np.zeros(size)
-            trial[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
-            negative = free & (trial <= 0.0)
-            if not negative.any():
-                break
-            # As far towards the trial as all stay non-negative; what arrives at zero stays there.
-            steps = x[negative] / (x[negative] - trial[negative])
-            x += steps.min() * (trial - x)
-            free[negative & (x <= 1e-12)] = False
-            x[~free] = 0.0
-        x = trial
-    return x

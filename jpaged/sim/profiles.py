@@ -13,8 +13,8 @@ from jpaged.sim.fit import fit_steps
 from jpaged.sim.hardware import hardware_named
 from jpaged.sim.ideal import ideal_cost_model
 from jpaged.sim.paper import PAPER_PROFILES, paper_cost_model
-from jpaged.sim.step_log import read_step_log
 from jpaged.sim.work import StepWork
+from jpaged.workloads.column_files import read_integers
 from models.config import ModelConfig
 
 PROFILES = ("ideal", *PAPER_PROFILES, "measured:FILE", "table:FILE")
@@ -58,14 +58,14 @@ def load_profile(
             )
         return paper_cost_model(name, model, hardware, tensor_parallel_size)
     if kind == "measured" and path:
-        return fit_steps(read_step_log(Path(path))).cost_model(name)
+        return fit_steps(read_integers(Path(path))).cost_model(name)
     if kind == "table" and path:
         return _table(name, Path(path))
     raise ValueError(f"cost profile {name!r} is not known; choose one of {', '.join(PROFILES)}")
 
 
 def _table(name: str, path: Path) -> TableCostModel:
-    columns = read_step_log(path)
+    columns = read_integers(path)
     missing = [column for column in ("device_ns", "host_ns") if column not in columns]
     if missing:
         raise ValueError(

@@ -1,38 +1,26 @@
 """Workloads in files: CSV or JSON lines, plain or gzipped.
 
-Lives here: `load_workload`, `read_trace` and `save_csv`.
-Promises: what is saved is loaded with the same digest; what is not understood is refused by file, line and field.
-Must not know: which files there are.
+What is saved is loaded with the same digest; what is not understood is refused by file, line and field.
 
 Columns: prompt_tokens, output_tokens; optional arrival_s or arrival_ns, hash_ids (with prefix_unit: the tokens of a
 block; in CSV the ids are separated by spaces), session and turn, shared_prefix_tokens. prefix_unit and
 shared_prefix_tokens are of the whole file, so each row says the same.
 """
 
-import csv
-import gzip
-import io
-import json
 import re
 import reprlib
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from jpaged.workloads.column_files import JsonNumber, check_twice, integer, read_rows, write_csv
 from jpaged.workloads.workload import SECOND, RowError, Workload
 
 REQUIRED = ("prompt_tokens", "output_tokens")
 OF_FILE = ("prefix_unit", "shared_prefix_tokens")
 COLUMNS = ("arrival_s", "arrival_ns", *REQUIRED, "hash_ids", "session", "turn", *OF_FILE)
-_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?")
-
-
-class _Number(str):
-    """A number of a JSON file as it is written there, judged with its field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +72,6 @@ def read_trace(path: Path | str, *, prefix_unit: int | None = None) -> TraceRows
 
 def save_csv(workload: Workload, path: Path | str) -> None:
     """Write the workload, gzipped if `path` ends with .gz: the same bytes each time. Loading it gives equal columns."""
-    path = Path(path)
     columns: dict[str, Any] = {
         "arrival_ns": workload.arrival_ns,
         "prompt_tokens": workload.prompt_tokens,
@@ -97,27 +84,15 @@ def save_csv(workload: Workload, path: Path | str) -> None:
         columns |= {"session": workload.session, "turn": workload.turn}
     if workload.shared_prefix_tokens:
         columns["shared_prefix_tokens"] = [workload.shared_prefix_tokens] * len(workload)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    content = text.getvalue().encode()
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    write_csv(Path(path), columns)
 
 
 def _columns(path: Path) -> tuple[list[int], dict[str, Any]]:
     """The line of each row, and the columns of the file as tuples."""
     lines, rows = list[int](), list[dict[str, Any]]()
-    try:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            for line, row in _json_rows(path, file) if ".jsonl" in path.suffixes else _csv_rows(path, file):
-                lines.append(line)
-                rows.append(row)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}; check the path and the file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: is no text in UTF-8: {error}; save it as CSV or JSON lines") from None
+    for line, where, row in read_rows(path, _check_names):
+        lines.append(line)
+        rows.append({name: _value(name, value, where) for name, value in row})
     if not rows:
         raise ValueError(f"{path}: has no requests; add a line with {' and '.join(REQUIRED)}")
     for field in OF_FILE:
@@ -129,57 +104,11 @@ def _columns(path: Path) -> tuple[list[int], dict[str, Any]]:
     return lines, {name: tuple(row[name] for row in rows) for name in rows[0]}
 
 
-def _csv_rows(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(file)
-    names = [name.strip() for name in next(reader, [])]
-    _check_names(names, f"{path}, line 1")
-    for values in reader:
-        where = f"{path}, line {reader.line_num}"
-        if not values:
-            continue
-        if len(values) != len(names):
-            raise ValueError(f"{where}: has {len(values)} values for {len(names)} columns; give one each")
-        yield (
-            reader.line_num,
-            {name: _value(name, value.strip(), where) for name, value in zip(names, values, strict=True)},
-        )
-
-
-def _json_rows(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    first: set[str] | None = None
-    for line, text in enumerate(file, 1):
-        where = f"{path}, line {line}"
-        if not text.strip():
-            continue
-        try:
-            pairs = json.loads(
-                text, parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=lambda p: p
-            )
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: is no JSON object: {error}; write one object a line") from None
-        if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-            raise ValueError(f"{where}: is no JSON object; write one object a line")
-        names = [name for name, _ in pairs]
-        _check_names(names, where)
-        first = first or set(names)
-        if set(names) != first:
-            raise ValueError(
-                f"{where}: has the fields {', '.join(names)}, lines before {', '.join(first)}; give all the same"
-            )
-        for name, value in pairs:
-            numbers = value if name == "hash_ids" and isinstance(value, list) else [value]
-            if not all(isinstance(number, _Number) for number in numbers):
-                what = "a list of integers" if name == "hash_ids" else "a number"
-                raise ValueError(f"{where}: {name}={reprlib.repr(value)}: must be {what}")
-        yield line, {name: _value(name, value, where) for name, value in pairs}
-
-
 def _check_names(names: list[str], where: str) -> None:
     for name in names:
         if name not in COLUMNS:
             raise ValueError(f"{where}: column {reprlib.repr(name)} is unknown; the columns are {', '.join(COLUMNS)}")
-        if names.count(name) > 1:
-            raise ValueError(f"{where}: column {name} is there twice; leave one out")
+    check_twice(names, where)
     for name in REQUIRED:
         if name not in names:
             raise ValueError(f"{where}: column {name} is missing; the file needs {' and '.join(REQUIRED)}")
@@ -191,20 +120,13 @@ def _check_names(names: list[str], where: str) -> None:
 
 def _value(name: str, value: Any, where: str) -> Any:
     if name == "hash_ids":
-        ids = value.split() if isinstance(value, str) else value
-        if not isinstance(ids, list):
-            raise ValueError(f"{where}: hash_ids={reprlib.repr(value)}: must be a list of integers")
-        return tuple(_integer(name, item, where) for item in ids)
+        if isinstance(value, JsonNumber):
+            raise ValueError(f"{where}: hash_ids={value}: must be a list of integers")
+        return tuple(integer(name, item, where) for item in (value.split() if isinstance(value, str) else value))
     if name == "arrival_s":
         if not isinstance(value, str) or not _DECIMAL.fullmatch(value) or Decimal(value) < 0:
             raise ValueError(
                 f"{where}: arrival_s={reprlib.repr(value)}: must be a finite number of seconds, at least 0"
             )
         return round(Decimal(value) * SECOND)
-    return _integer(name, value, where)
-
-
-def _integer(name: str, value: Any, where: str) -> int:
-    if not isinstance(value, str) or not _INTEGER.fullmatch(value):
-        raise ValueError(f"{where}: {name}={reprlib.repr(value)}: must be an integer")
-    return int(value)
+    return integer(name, value, where)

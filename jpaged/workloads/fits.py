@@ -37,33 +37,10 @@ def weibull(shape: float, scale: float) -> Cdf:
 
 
 def gamma(shape: float, scale: float) -> Cdf:
-    """The distribution function of a gamma variable: its incomplete gamma function, by series or continued fraction."""
-    return lambda x: 0.0 if x <= 0 else _lower_gamma(shape, x / scale)
+    """The distribution function of a gamma variable."""
+    from scipy.special import gammainc
 
-
-def _lower_gamma(a: float, x: float) -> float:
-    front = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = total = 1.0 / a
-        n = a
-        while term > total * 1e-17:
-            n += 1
-            term *= x / n
-            total += term
-        return front * total
-    # Lentz's continued fraction of the upper function.
-    b = x + 1 - a
-    c, d = 1e300, 1.0 / b
-    fraction = d
-    for i in range(1, 1000):
-        step = -i * (i - a)
-        b += 2
-        d = 1.0 / (step * d + b)
-        c = b + step / c
-        fraction *= d * c
-        if abs(d * c - 1) < 1e-16:
-            break
-    return 1.0 - front * fraction
+    return lambda x: 0.0 if x <= 0 else float(gammainc(shape, x / scale))
 
 
 def weights(cdf: Cdf, low: int, high: int) -> list[float]:

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from jpaged.bench import roofline as bench
 from jpaged.bench.roofline import Rates
-from jpaged.bench.workload import BenchRequest
 from jpaged.bench.workload_bound import workload_bound, workload_work
 from jpaged.cli.main import main
+from jpaged.workloads import Workload
 from tests.engine.tiny import TINY_LLAMA, tiny_llm
 
 FLAGS = ["--model", TINY_LLAMA, "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "48"]
@@ -22,8 +22,9 @@ def llm():
     return tiny_llm(num_pages=40, page_size=4)
 
 
-def requests(*lengths: tuple[int, int]) -> list[BenchRequest]:
-    return [BenchRequest((5,) * prompt, output) for prompt, output in lengths]
+def requests(*lengths: tuple[int, int]) -> Workload:
+    prompts, outputs = zip(*lengths, strict=True)
+    return Workload(arrival_ns=(0,) * len(lengths), prompt_tokens=prompts, output_tokens=outputs)
 
 
 def test_the_work_of_one_request_is_that_of_its_tokens_one_by_one(llm):
@@ -77,8 +78,8 @@ def test_the_command_bounds_the_requests_of_a_file(monkeypatch, tmp_path):
     ("args", "said"),
     [
         (["--share-of", "100"], "give --dataset-path too"),
-        (["--dataset-path", "x", "--share-of", "0"], "share_of=0.0: give the total tokens a second of a run"),
-        (["--dataset-path", "x", "--share-of", "nan"], "share_of=nan: give the total tokens a second of a run"),
+        (["--dataset-path", "x", "--share-of", "0"], "share_of=0.0: give the total tokens per second of a run"),
+        (["--dataset-path", "x", "--share-of", "nan"], "share_of=nan: give the total tokens per second of a run"),
         (["--dataset-path", "/no/such"], "/no/such: No such file or directory"),
     ],
 )

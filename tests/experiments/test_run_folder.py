@@ -16,8 +16,9 @@ from experiments.point import REQUEST_COLUMNS, run_point
 from experiments.record import FACT_FILES, TIME_FILES, is_done, read_summary
 from experiments.replay import read_config, replay
 from jpaged.sim.run_log import STEP_COLUMNS
-from jpaged.sim.step_log import LOG_COLUMNS, read_step_log
+from jpaged.sim.step_log import LOG_COLUMNS
 from jpaged.workloads import WorkloadSpec
+from jpaged.workloads.column_files import read_integers
 
 SMALL = ExperimentConfig(
     question="Is it written?",
@@ -55,12 +56,12 @@ def test_the_question_changes_no_byte_that_is_compared(recorded: Path, tmp_path:
 
 def test_the_tables_hold_all_columns_of_the_point_facts_and_times_apart(recorded: Path) -> None:
     point = run_point(SMALL)
-    requests, times = (read_step_log(recorded / f"{name}.csv.gz") for name in ("requests", "request_times"))
+    requests, times = (read_integers(recorded / f"{name}.csv.gz") for name in ("requests", "request_times"))
     assert requests["request"] == times["request"] == list(range(40))
     for name in REQUEST_COLUMNS:
         assert (((name in times) and times[name]) or requests[name]) == point.requests[name].tolist()
     assert requests["finished"] == [1] * 40
-    steps, step_times = (read_step_log(recorded / f"{name}.csv.gz") for name in ("steps", "step_times"))
+    steps, step_times = (read_integers(recorded / f"{name}.csv.gz") for name in ("steps", "step_times"))
     assert set(steps) == set(STEP_COLUMNS) - {"start_ns", "end_ns"}
     assert tuple(step_times) == LOG_COLUMNS
     ends = [start + span for start, span in zip(step_times["start_ns"], step_times["device_ns"], strict=True)]

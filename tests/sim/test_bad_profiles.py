@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jpaged.sim.profiles import load_profile
-from jpaged.sim.step_log import read_step_log
+from jpaged.workloads.column_files import read_integers
 from models.families import PRESETS
 
 HEADER = "step,start_ns,device_ns,host_ns\n"
@@ -28,13 +28,13 @@ def test_a_damaged_step_log_is_refused_with_its_path(name: str, content: bytes, 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ValueError, match=name):
-        read_step_log(path)
+        read_integers(path)
 
 
 def test_a_folder_is_no_step_log(tmp_path: Path) -> None:
     (tmp_path / "d.csv").mkdir()
-    with pytest.raises(ValueError, match=r"d\.csv is not a step log"):
-        read_step_log(tmp_path / "d.csv")
+    with pytest.raises(ValueError, match=r"d\.csv: Is a directory"):
+        read_integers(tmp_path / "d.csv")
 
 
 def test_a_table_of_steps_that_take_no_time_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from jpaged.sim import hardware_named, pages_that_fit, swap_pages
+from jpaged.sim.capacity import pages_that_fit, swap_pages
+from jpaged.sim.hardware import hardware_named
 from models.families import PRESETS
 
 

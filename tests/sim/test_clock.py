@@ -2,7 +2,7 @@
 
 import pytest
 
-from jpaged.sim import VirtualClock
+from jpaged.sim.clock import VirtualClock
 
 
 def test_time_passes_only_when_told_and_in_whole_nanoseconds():

@@ -9,9 +9,15 @@ from jpaged.core.engine import Engine
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.core.scheduling.plan import SequenceDelta
-from jpaged.sim import CostModel, LinearCostModel, SimExecutor, StepWork, VirtualClock, load_profile
-from jpaged.sim.step_log import LOG_COLUMNS, read_step_log, write_step_log
+from jpaged.sim.clock import VirtualClock
+from jpaged.sim.cost_model import CostModel, LinearCostModel
+from jpaged.sim.executor import SimExecutor
+from jpaged.sim.profiles import load_profile
+from jpaged.sim.step_log import LOG_COLUMNS
+from jpaged.sim.work import StepWork
+from jpaged.workloads.column_files import read_integers
 from models.families import PRESETS
+from tests.sim.logs import write_log
 
 OPT_13B = PRESETS["opt-13b"]
 FLAT = LinearCostModel(name="flat", launch_ns=1000.0, token_ns=10.0, host_step_ns=7.0, sequence_ns=100.0)
@@ -135,12 +141,12 @@ def test_a_logged_run_replayed_takes_the_same_time_step_for_step(tmp_path: Path,
     path = tmp_path / f"steps{suffix}"
     first = busy(Run(load_profile("paper-2023", OPT_13B, "A100-40GB")))
     assert first.executor.log is not None
-    write_step_log(path, first.executor.log.columns())
+    write_log(path, first.executor.log.columns())
     again = busy(Run(load_profile(f"table:{path}", OPT_13B, "A100-40GB")))
     assert again.executor.log is not None
-    assert again.executor.log.columns() == first.executor.log.columns() == read_step_log(path)
+    assert again.executor.log.columns() == first.executor.log.columns() == read_integers(path)
     data = path.read_bytes()
-    write_step_log(path, again.executor.log.columns())
+    write_log(path, again.executor.log.columns())
     assert path.read_bytes() == data
 
 
@@ -150,7 +156,7 @@ def test_a_replay_of_another_run_or_past_the_end_is_an_error(tmp_path: Path):
     logged.add("a", 10, 3)
     logged.finish()
     assert logged.executor.log is not None
-    write_step_log(path, logged.executor.log.columns())
+    write_log(path, logged.executor.log.columns())
     other = Run(load_profile(f"table:{path}", OPT_13B, "A100-40GB"))
     other.add("a", 11, 3)
     with pytest.raises(ValueError, match=r"step 0: prefill_tokens=11, but table:.* has 10 there; replay the run"):

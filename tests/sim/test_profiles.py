@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from jpaged.sim import HARDWARE, LinearCostModel, StepWork, TableCostModel, load_profile, scaled
+from jpaged.sim.cost_model import LinearCostModel, TableCostModel, scaled
+from jpaged.sim.hardware import HARDWARE
+from jpaged.sim.profiles import load_profile
+from jpaged.sim.work import StepWork
 from models.families import PRESETS
 
 OPT_13B, LLAMA_8B = PRESETS["opt-13b"], PRESETS["llama-3-8b"]

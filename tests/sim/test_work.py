@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jpaged.core.scheduling.plan import PageCopy, PageSwap, Sample, ScheduledSequence, SchedulerOutput
-from jpaged.sim import StepWork, padded_work_of, work_of
+from jpaged.sim.work import StepWork, padded_work_of, work_of
 
 
 def plan_of(rows: list[tuple[int, int]], sampled: list[int], **moves) -> SchedulerOutput:

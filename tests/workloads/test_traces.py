@@ -4,7 +4,6 @@
 
 import random
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,12 +103,3 @@ def test_all_pairs_below_2048_tokens_have_the_means_of_fig_11():
     stats = describe(kept)
     assert (stats.prompt.mean, stats.output.mean) == pytest.approx((161.18, 338.00), abs=0.01)
     assert stats.output.mean_inverse == pytest.approx(0.01339, abs=0.00001)
-
-
-def test_bench_reads_the_shipped_pairs_of_lengths(tmp_path: Path):
-    from jpaged.bench.workload import read_csv
-
-    workload = load_workload(TRACES["small"].path)
-    requests = read_csv(TRACES["small"].path, 50272, 0, 2048)
-    assert tuple(len(request.prompt_token_ids) for request in requests) == workload.prompt_tokens
-    assert tuple(request.output_tokens for request in requests) == workload.output_tokens

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jpaged.sim.calibration import (
+from experiments.calibration import (
     CalibrationPoint,
     ErrorRow,
     errors_by_source,
@@ -19,8 +19,7 @@ from jpaged.sim.paper import PAPER_PROFILES
 from jpaged.sim.profiles import load_profile
 from models.families import PRESETS
 
-ROOT = Path(__file__).parents[2]
-POINTS = read_points(ROOT / "experiments/data/calibration_points.csv")
+POINTS = read_points()
 
 DISTSERVE, FT, SPLITWISE = "LLMServe/DistServe", "NVIDIA/FasterTransformer gpt_guide", "Mutinifni/splitwise-sim"
 KIPPLY, FIG_1, FIG_19A = "kipply via cli99/llm-analysis", "Kwon et al. 2023, Fig. 1", "Kwon et al. 2023, Fig. 19a"
@@ -93,14 +92,14 @@ def test_a_prediction_is_the_prefill_and_a_decode_step_for_each_further_token():
 
 
 def test_the_table_of_errors_is_printed(capsys: pytest.CaptureFixture[str]):
-    main([str(ROOT / "experiments/data/calibration_points.csv")])
+    main()
     text = capsys.readouterr().out
     assert text.startswith("503 points; 1 left out")
     assert len(text.splitlines()) == 2 + len(ROWS)
 
 
 def test_points_that_cannot_be_read_are_named(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"gone\.csv does not exist"):
+    with pytest.raises(ValueError, match=r"gone\.csv: No such file"):
         read_points(tmp_path / "gone.csv")
     path = tmp_path / "points.csv"
     path.write_text("source,engine,model\n")

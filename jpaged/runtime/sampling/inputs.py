@@ -1,12 +1,10 @@
-"""What the sampler is told about each logits row of a step.
-
-Lives here: SamplingInputs and the split of a 64-bit seed into two words.
-Promises: arrays of one length, one entry a logits row; an entry of zeros in the spare slot is valid padding.
-Must not know: requests, models, where the logits come from.
-"""
+"""What the sampler is told about each logits row of a step, and the random number that follows from it."""
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 GREEDY_BELOW = 1e-5
@@ -14,9 +12,9 @@ GREEDY_BELOW = 1e-5
 
 
 class SamplingInputs(NamedTuple):
-    """The sampling parameters of one step, one entry a logits row (`Q` of them). Integers are int32, the rest float32.
+    """The sampling parameters of one step, one entry per logits row (`Q` of them), int32 or float32.
 
-    A padding entry has `lanes` at the spare slot (the last one of LaneState); its other fields may be anything
+    A padding entry has `lanes` at the spare lane (the last of LaneState); its other fields may be anything
     with a temperature of 0.
     """
 
@@ -53,3 +51,12 @@ def split_seed(seed: int) -> tuple[int, int]:
     words = (seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF
     high, low = (word - 2**32 if word >= 2**31 else word for word in words)
     return high, low
+
+
+def uniforms(inputs: SamplingInputs) -> Float[Array, " Q"]:
+    """One number in [0, 1) per row: a function of its seed, sample index and output position, and of nothing else."""
+    words = jnp.stack([inputs.seed_hi, inputs.seed_lo], axis=-1)
+    keys = jax.random.wrap_key_data(lax.bitcast_convert_type(words, jnp.uint32), impl="threefry2x32")
+    fold = jax.vmap(jax.random.fold_in)
+    keys = fold(fold(keys, inputs.sample_index), inputs.output_position)
+    return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)

@@ -1,27 +1,23 @@
-"""How far the cost models are from published latencies.
+"""How far the cost models are from published latencies: `python -m experiments.calibration` prints the table.
 
-Lives here: reading calibration points, and the errors of a profile by source and phase.
-Promises: every point that a profile holds for is counted, save those that are faster than the device's peak.
-Must not know: how a profile makes its times.
-
-`python -m jpaged.sim.calibration [FILE]` prints the table of every profile that has one.
+Every point that a profile holds for is counted, except those that are faster than the device's peak.
 """
 
-import csv
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.table import text_table
+from experiments.traces import DATA
 from jpaged.sim.cost_model import CostModel
 from jpaged.sim.hardware import hardware_named
 from jpaged.sim.paper import PAPER_PROFILES, paper_cost_model, paper_holds_for
 from jpaged.sim.profiles import load_profile
 from jpaged.sim.work import StepWork
+from jpaged.workloads.column_files import read_rows
 from models.config import ModelConfig
 from models.families import PRESETS
 
-POINTS_PATH = Path("experiments/data/calibration_points.csv")
 PAGE_SIZE = 16
 _COLUMNS = ("source", "engine", "model", "gpu", "tp", "phase", "batch", "tokens_per_seq", "ms")
 
@@ -89,21 +85,20 @@ MODELS: dict[str, ModelConfig] = {
 }
 
 
-def read_points(path: Path = POINTS_PATH) -> list[CalibrationPoint]:
+def read_points(path: Path = DATA / "calibration_points.csv") -> list[CalibrationPoint]:
     """The points of a CSV. Raises ValueError if it is not there, lacks a column or names an unknown model."""
-    if not path.exists():
-        raise ValueError(f"{path} does not exist; give the path of calibration_points.csv, or run from the repository")
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(f"{path}: no column {', '.join(missing)}; it needs {', '.join(_COLUMNS)}")
-        return [_point(path, row) for row in reader]
+    return [_point(where, dict(row)) for _, where, row in read_rows(path, _check_names)]
 
 
-def _point(path: Path, row: dict[str, str]) -> CalibrationPoint:
+def _check_names(names: list[str], where: str) -> None:
+    missing = [column for column in _COLUMNS if column not in names]
+    if missing:
+        raise ValueError(f"{where}: no column {', '.join(missing)}; it needs {', '.join(_COLUMNS)}")
+
+
+def _point(where: str, row: dict[str, str]) -> CalibrationPoint:
     if row["model"] not in MODELS:
-        raise ValueError(f"{path}: model {row['model']!r} is not known; its shape belongs into MODELS")
+        raise ValueError(f"{where}: model {row['model']!r} is not known; add its shape to MODELS")
     # "prefill+8 decode" is eight output tokens, of which the prefill gives the first.
     prefill, _, outputs = row["phase"].partition("+")
     return CalibrationPoint(
@@ -184,25 +179,22 @@ def _cost_model(profile: str, point: CalibrationPoint) -> CostModel | None:
 
 def table(rows: Iterable[ErrorRow]) -> str:
     """The rows as text."""
-    lines = [f"{'profile':16} {'points':>6} {'mean':>7} {'worst':>7} {'bias':>7}  phase       source, engine"]
-    lines += [
-        f"{row.profile:16} {row.num_points:6d} {row.mean_error:7.1%} {row.worst_error:7.1%} {row.bias:+7.1%}  "
-        f"{row.phase:10}  {row.source}, {row.engine}"
+    cells = [["profile", "points", "mean", "worst", "bias", "phase", "source, engine"]]
+    cells += [
+        [row.profile, str(row.num_points), f"{row.mean_error:.1%}", f"{row.worst_error:.1%}", f"{row.bias:+.1%}",
+         row.phase, f"{row.source}, {row.engine}"]
         for row in rows
-    ]
-    return "\n".join(lines)
+    ]  # fmt: skip
+    return text_table(cells, left=(0, 5, 6))
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the table of the points in the file that is named, or in the repository's own."""
-    points = read_points(Path(arguments[0]) if arguments else POINTS_PATH)
+def main() -> None:
+    """Print the table of the repository's points."""
+    points = read_points()
     impossible = sum(not is_possible(point) for point in points)
     print(f"{len(points)} points; {impossible} left out: faster than the devices' peak")
     print(table(row for profile in ("ideal", *PAPER_PROFILES) for row in errors_by_source(points, profile)))
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    main()
