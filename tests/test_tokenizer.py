@@ -1,7 +1,7 @@
 """jpaged.text.tokenizer: Hugging Face folders and GGUF files made here, and SmolLM2's own file.
 
-Promises: nothing is fetched but the default model's file, by the tests that need it.
-Must not know: models. The expected ids of SmolLM2 are in fixtures/smollm2_tokenizer.json.
+Nothing is fetched but the default model's file, by the tests that need it. The expected ids of SmolLM2 are in
+fixtures/smollm2_tokenizer.json.
 """
 
 import json

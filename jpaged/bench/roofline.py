@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jpaged.bench.kernels_timing import alternate
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
 from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import sample_step
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS
 from jpaged.serving.llm import LLM
 from models.attention import attend_through_pages
 from models.inputs import StepInputs

@@ -1,6 +1,7 @@
 """A trace of what ran when, for TensorBoard or Perfetto.
 
-Without a folder nothing is recorded; a folder that cannot be written is refused before the run.
+Without a folder nothing is recorded; a folder that cannot be written is refused before the run. The stages of a step
+name themselves (runtime/stages.py).
 """
 
 import os

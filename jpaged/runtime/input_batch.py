@@ -10,8 +10,8 @@ import numpy as np
 
 from jpaged.core.scheduling.plan import AdmittedSequence, PageGrant, SchedulerOutput
 from jpaged.runtime.buckets import Buckets
-from jpaged.runtime.sampling.inputs import split_seed
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, StepShape, unpack
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, split_seed
+from jpaged.runtime.step_shape import StepShape, unpack
 
 NO_TARGET = -1  # a packed token whose successor's log probability is not asked for
 

@@ -24,13 +24,14 @@ from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.multi_process.driver import Driver
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.running_step import RunningStep, running_step
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
 from jpaged.runtime.sampling.lane_state import init_lane_state, lane_entries, set_lane
 from jpaged.runtime.stages import Stages
 from jpaged.runtime.step import copy_step, forward, sample_step
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape
+from jpaged.runtime.step_shape import StepShape
 from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
-from models.partition import POOL_SPEC
+from models.partition import POOL_SPEC, param_specs
 from pallas_kernels import kv_pages as pages
 
 
@@ -90,13 +91,13 @@ class ModelRunner:
         self.programs = ProgramTable()
         num_host_pages = cache_config.num_host_pages
         self.host_pages = HostPages(self.kv_pages, self.programs, self.mesh) if num_host_pages else None
-        self._jit_programs(self.mesh.param_specs(model_config, params), attention_implementation)
+        self._jit_programs(param_specs(model_config, params), attention_implementation)
 
-    def _jit_programs(self, param_specs: Any, attention_implementation: str | None) -> None:
+    def _jit_programs(self, specs: Any, attention_implementation: str | None) -> None:
         jit, sizes = self.mesh.jit, {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
         self._forward = self.mesh.jit_model(
             functools.partial(forward, model=self.model, **sizes),
-            (param_specs, POOL_SPEC, EVERYWHERE, EVERYWHERE),
+            (specs, POOL_SPEC, EVERYWHERE, EVERYWHERE),
             (POOL_SPEC, EVERYWHERE, EVERYWHERE),
             static_argnames=("shape",),
             donate_argnums=(1, 2),

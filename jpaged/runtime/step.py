@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jpaged.runtime.sampling.inputs import SamplingInputs
+from jpaged.runtime.sampling.inputs import SAMPLE_INTS, SamplingInputs
 from jpaged.runtime.sampling.lane_state import LaneState, record_samples, record_tokens, resolve_token_ids
 from jpaged.runtime.sampling.sampler import LogprobTable, SampleOutputs, prompt_logprobs, sample
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape, unpack
+from jpaged.runtime.step_shape import StepShape, unpack
 from models.inputs import StepInputs
 from pallas_kernels import KVPages, beside_attention, copy_pages
 
@@ -79,9 +79,8 @@ def sample_step(
     max_logprobs: int,
 ) -> tuple[LaneState, SampleOutputs]:
     """Sample one token for each logits row and remember it as the last id of its lane."""
-    shape = logits.shape[:1]
-    parts = unpack(ints, dict.fromkeys(SAMPLE_INTS, shape)) | unpack(floats, dict.fromkeys(SAMPLE_FLOATS, shape))
-    sampling = SamplingInputs(**parts)
+    num_rows = logits.shape[0]
+    sampling = SamplingInputs(*floats.reshape(-1, num_rows), *ints.reshape(-1, num_rows))
     sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
     valid = sampling.lanes < state.last_ids.shape[0] - 1
     return record_samples(state, sampling.lanes, sampled.token_ids, valid), sampled

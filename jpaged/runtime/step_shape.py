@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-# Fields of the sampler that are one int32 (or one float32) per logits row, in the order in which they are packed.
-SAMPLE_INTS = (
-    "lanes", "top_k", "seed_hi", "seed_lo", "sample_index", "output_position", "prompt_len", "num_tokens",
-    "min_tokens", "num_logprobs",
-)  # fmt: skip
-SAMPLE_FLOATS = (
-    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
+from jpaged.runtime.sampling.inputs import SAMPLE_INTS
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from cases import INT, shaped
 
 from jpaged.core.requests.sampling_params import MAX_LOGPROBS
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
 from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import forward, sample_step
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape
+from jpaged.runtime.step_shape import StepShape
 from models import build_model
 from models.families import PRESETS
 from models.inputs import StepInputs

@@ -74,6 +74,6 @@ def test_sizes_that_the_processes_cannot_share_are_refused(checkpoints):
     with job("serve", *BOTH, model=str(checkpoints["llama"]), tensor_parallel_size=2) as members:
         for member in members:
             assert member.ends(START) != 0
-        assert "the processes have 4 devices together, and every one takes part; use tensor_parallel_size=4" in (
+        assert "the processes have 4 devices together, and all of them are used; use tensor_parallel_size=4" in (
             members[0].err + members[1].err
         )

@@ -18,13 +18,13 @@ class SamplingInputs(NamedTuple):
     with a temperature of 0.
     """
 
-    lanes: Int[Array, " Q"]  # index into LaneState
     temperature: Float[Array, " Q"]  # below GREEDY_BELOW: greedy
     top_p: Float[Array, " Q"]  # 1: off
     min_p: Float[Array, " Q"]  # 0: off
     repetition_penalty: Float[Array, " Q"]  # 1: off
     presence_penalty: Float[Array, " Q"]  # 0: off
     frequency_penalty: Float[Array, " Q"]  # 0: off
+    lanes: Int[Array, " Q"]  # index into LaneState
     top_k: Int[Array, " Q"]  # 0: off
     seed_hi: Int[Array, " Q"]  # bit patterns of the seed's two words, see split_seed
     seed_lo: Int[Array, " Q"]
@@ -34,6 +34,10 @@ class SamplingInputs(NamedTuple):
     num_tokens: Int[Array, " Q"]  # prompt and outputs known before this sample
     min_tokens: Int[Array, " Q"]
     num_logprobs: Int[Array, " Q"]  # how many top logprobs; 0: the sampled token's only; -1: none at all
+
+
+# The step's packed arrays hold the fields in this order, each with one entry per logits row.
+SAMPLE_FLOATS, SAMPLE_INTS = SamplingInputs._fields[:6], SamplingInputs._fields[6:]
 
 
 def is_greedy(inputs: SamplingInputs) -> Bool[Array, " Q"]:
