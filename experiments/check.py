@@ -1,8 +1,6 @@
 """What can be told of a point before any point runs.
 
-Lives here: `check_point`, and `check_shown` for the numbers that a table is to have.
-Promises: an error names the field, its value and the remedy; no workload is built and no model loaded.
-Must not know: config files, sweeps.
+An error names the field, its value and the remedy; no workload is built and no model loaded.
 """
 
 import os
@@ -13,18 +11,16 @@ import numpy as np
 from experiments.config import ExperimentConfig
 from experiments.files import nearest
 from experiments.point import REQUEST_COLUMNS, Point, decoding_params
-from experiments.resolve import cost_model, device_configs, engine_configs, preset
+from experiments.resolve import cost_model, device_options, engine_configs, preset
 from experiments.summary import summarize
 from experiments.traces import TRACES
-from jpaged.config.engine import SchedulerConfig, check_pool
+from jpaged.config.engine import SchedulerConfig, check_pool, resolve
 from jpaged.core.scheduling.policy import ADMISSION, EVICTION, VICTIM, load_policy
 from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.workloads import LENGTHS, Workload
 from jpaged.workloads.spec import MADE
 from models.families import PRESETS
 
-# Of a model that is not loaded and no preset the length is not known: it bounds nothing yet.
-_UNKNOWN_LENGTH = 2**31
 _COUNTERS = ("num_preemptions_recompute", "num_preemptions_swap", "prefix_hit_tokens", "num_page_copies")
 
 
@@ -34,10 +30,11 @@ def check_point(config: ExperimentConfig) -> None:
         model = preset(config.model.name)
         cache, scheduler = engine_configs(config, model)
         cost_model(config, model)
+        check_pool(cache, scheduler)
     else:
-        known = PRESETS.get(config.model.name)
-        cache, scheduler = device_configs(config, known.max_length if known else _UNKNOWN_LENGTH)
-    check_pool(cache, scheduler)
+        cache = scheduler = device_options(config)
+        if config.model.name in PRESETS:
+            resolve(scheduler, PRESETS[config.model.name])
     _check_policies(scheduler)
     _check_decoding(config)
     _check_lengths(config.workload.lengths)

@@ -1,162 +1,106 @@
 """What an experiment is, in one tree of frozen configs.
 
-Lives here: ExperimentConfig and its sections; the digest that names a run.
-Promises: a tree that exists is consistent; every error names the field, the value and the remedy.
-Must not know: files, command lines, how a point is run.
+A tree that exists is consistent. Options of an engine are as the engine declares them; every error names the field, the
+value and the remedy.
 """
 
-import hashlib
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jpaged.config.engine import (
-    DTYPES,
-    KV_CACHE_DTYPES,
-    LOAD_FORMATS,
-    PREEMPTION_MODES,
-    require_bool,
-    require_choice,
-    require_fraction,
-    require_int,
-    require_text,
-)
-from jpaged.core.scheduling.presets import PRESETS
+from jpaged.config.declaration import check_options, digest_of, left_open, like, option, require_choice, require_int
+from jpaged.config.engine import CacheConfig, LoadOptions, ParallelConfig, SchedulerConfig
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.presets import POLICIES
 from jpaged.workloads import WorkloadSpec
 
-EXECUTORS = ("sim", "jax")
-METHODS = ("greedy", "sample", "beam")
+
+def _require_factor(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1000:
+        raise ValueError(f"{name}={value!r}: must be a factor above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
     """The model: of `sim` a preset's name; of `jax` what `LLM(model=...)` takes."""
 
-    name: str = "opt-13b"
-    dtype: str = "float16"
-    load_format: str = "auto"
+    name: str = option("opt-13b", "Name of the model.")
+    dtype: str = like(LoadOptions, "dtype", "float16")
+    load_format: str = like(LoadOptions, "load_format", "auto")
 
     def __post_init__(self) -> None:
-        require_text("model.name", self.name)
-        require_choice("model.dtype", self.dtype, DTYPES)
-        require_choice("model.load_format", self.load_format, LOAD_FORMATS)
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareSection:
     """What the simulation runs on (of `jax`: the machine it is on, whatever this says)."""
 
-    device: str = "A100-40GB"
-    tensor_parallel_size: int = 1
+    device: str = option("A100-40GB", "Name of the device.")
+    tensor_parallel_size: int = like(ParallelConfig, "tensor_parallel_size", 1)
 
     def __post_init__(self) -> None:
-        require_text("hardware.device", self.device)
-        require_int("hardware.tensor_parallel_size", self.tensor_parallel_size, 1, None)
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSection:
-    """Who runs the steps: `sim` with the times of `cost_profile`, or `jax`.
+    """Who runs the steps: `sim` with the times of `cost_profile`, or `jax`."""
 
-    `bandwidth`, `flops` and `host` scale the rates and the host's time of the profile (1.0: as they are).
-    `strides`: let the simulation run several decode steps at once; it changes no result.
-    """
-
-    kind: str = "sim"
-    cost_profile: str = "ideal"
-    bandwidth: float = 1.0
-    flops: float = 1.0
-    host: float = 1.0
-    strides: bool = True
+    kind: str = option("sim", "Who runs the steps.", choices=("sim", "jax"))
+    cost_profile: str = option("ideal", "The times of the simulated steps.")
+    bandwidth: float = option(1.0, "Scales the profile's bandwidth.", check=_require_factor)
+    flops: float = option(1.0, "Scales the profile's rate of operations.", check=_require_factor)
+    host: float = option(1.0, "Scales the host's time.", check=_require_factor)
+    strides: bool = option(True, "Let the simulation run several decode steps at once; changes no result.")
 
     def __post_init__(self) -> None:
-        require_choice("executor.kind", self.kind, EXECUTORS)
-        require_text("executor.cost_profile", self.cost_profile)
-        require_bool("executor.strides", self.strides)
-        for name in ("bandwidth", "flops", "host"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1000:
-                raise ValueError(f"executor.{name}={value!r}: must be a factor above 0")
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicySection:
-    """The memory policy by name (see core/baselines/presets.py), and fields of SchedulerConfig that differ from it.
-
-    None leaves a field as the policy has it.
-    """
-
+class _PolicyName:
     name: str = "paged"
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_model_len: int | None = None
-    long_prefill_token_threshold: int | None = None
-    chunked_prefill: bool | None = None
-    preemption_mode: str | None = None
-    admission_policy: str | None = None
-    victim_policy: str | None = None
-    eviction_policy: str | None = None
-    max_static_batch_len: int | None = None
-
-    def __post_init__(self) -> None:
-        require_choice("policy.name", self.name, tuple(PRESETS))
-        if self.preemption_mode is not None:
-            require_choice("policy.preemption_mode", self.preemption_mode, PREEMPTION_MODES)
-
-    def overrides(self) -> dict[str, Any]:
-        """The fields of SchedulerConfig that are given."""
-        return {name: value for name, value in asdict(self).items() if name != "name" and value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSection:
-    """The pool. `num_pages` None: what the paper's arithmetic leaves on the device; of `jax`: what memory allows.
-
-    `num_host_pages` None: the paper's 20 GiB a device under a policy that swaps, none of `jax`.
-    `enable_prefix_caching` and `watermark` None: as the policy has them.
-    """
-
-    page_size: int = 16
-    num_pages: int | None = None
-    num_host_pages: int | None = None
-    kv_cache_dtype: str = "auto"
-    enable_prefix_caching: bool | None = None
-    watermark: float | None = None
+class PolicySection(left_open(SchedulerConfig), _PolicyName):
+    """The memory policy by name, and options of SchedulerConfig that differ from it; None: as the policy has it."""
 
     def __post_init__(self) -> None:
-        require_int("cache.page_size", self.page_size, 1, 256)
-        for name, low in (("num_pages", 1), ("num_host_pages", 0)):
-            if getattr(self, name) is not None:
-                require_int(f"cache.{name}", getattr(self, name), low, None)
-        require_choice("cache.kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
-        if self.watermark is not None:
-            require_fraction("cache.watermark", self.watermark)
+        require_choice("policy.name", self.name, tuple(POLICIES))
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSection(left_open(CacheConfig, page_size=16, kv_cache_dtype="auto")):
+    """The pool: options of CacheConfig that differ from the policy's; None: as the policy has it.
+
+    `num_pages` None: what the paper's arithmetic leaves on the device; of `jax`: what memory allows. `num_host_pages`
+    None: the paper's 20 GiB per device under a policy that swaps, none of `jax`.
+    """
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSection:
-    """How tokens are chosen: `greedy`, `sample` (`n` sequences a request) or `beam` (of width `n`).
+    """How tokens are chosen: `greedy`, `sample` (`n` sequences per request) or `beam` (of width `n`).
 
     Every sequence has exactly its request's output tokens: no stop token ends it.
-    `pin_prefix`: the workload's shared prefix is computed before the clock starts and held throughout.
     """
 
-    method: str = "greedy"
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    pin_prefix: bool = False
+    method: str = option("greedy", "How tokens are chosen.", choices=("greedy", "sample", "beam"))
+    n: int = option(1, "Sequences per request, or the width of the beam.", low=1, high=1024)
+    temperature: float = like(SamplingParams, "temperature", 1.0)
+    top_p: float = like(SamplingParams, "top_p", 1.0)
+    pin_prefix: bool = option(False, "Compute the workload's shared prefix before the clock starts, and hold it.")
 
     def __post_init__(self) -> None:
-        require_choice("decoding.method", self.method, METHODS)
-        require_int("decoding.n", self.n, 1, 1024)
+        check_options(self)
         if self.method == "greedy" and self.n != 1:
             raise ValueError(f"decoding.n={self.n}: greedy decoding gives one sequence; choose sample or beam, or n=1")
-        require_bool("decoding.pin_prefix", self.pin_prefix)
-        for name in ("temperature", "top_p"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"decoding.{name}={getattr(self, name)!r}: must be a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,14 +162,15 @@ class ExperimentConfig:
 
     def digest(self) -> str:
         """A hexadecimal name of the point: equal configs have equal digests, whatever question they are asked for."""
-        facts = asdict(self)
+        facts = _without_none(asdict(self))
         del facts["question"]
-        # 1 and 1.0 are equal, so they are written alike.
-        plain = json.loads(json.dumps(facts), parse_float=_int_if_whole)
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return digest_of(facts, 12)
 
 
-def _int_if_whole(text: str) -> int | float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
+def _without_none(facts: dict[str, Any]) -> dict[str, Any]:
+    """The nested facts that are given: a field that is added later, and left open, changes no digest."""
+    return {
+        name: _without_none(value) if isinstance(value, dict) else value
+        for name, value in facts.items()
+        if value is not None
+    }

@@ -1,9 +1,7 @@
-"""One point of an experiment, run on this machine's device.
+"""One point of an experiment, run on this machine's device; and `follow`, which lets the simulation decide it again.
 
-Lives here: run_device_point, and `follow`, which lets the simulation decide again in the times that were measured.
-Promises: any memory policy over real tensors; programs are compiled before the clock starts; time moves between steps
-only, so that a simulation of the same times makes the same plans.
-Must not know: files, sweeps, figures.
+Any memory policy over real tensors. Programs are compiled before the clock starts; time moves between steps only, so
+that a simulation of the same times makes the same plans.
 """
 
 import time
@@ -13,14 +11,13 @@ from typing import Any
 
 from experiments.config import ExperimentConfig
 from experiments.point import Point, collect, pin_prefix, requests_of, simulate, workload_of
-from experiments.resolve import device_configs
-from jpaged.config.engine import CacheConfig, EngineConfig, SchedulerConfig
-from jpaged.core.engine import Engine
+from experiments.resolve import device_options
+from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.open_loop import OpenLoop
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
-from jpaged.serving.loading import EngineOptions, LoadedEngine
+from jpaged.serving.loading import LoadedEngine, load_engine
 from jpaged.sim.cost_model import TableCostModel
 from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.work import StepWork
@@ -76,16 +73,19 @@ class _TimedExecutor(SyncExecutor):
 def run_device_point(config: ExperimentConfig) -> Point:
     """Run a config on the device that JAX finds. Raises ValueError, with the remedy, for what cannot be run."""
     workload = workload_of(config)
-    loaded = load_for(config)
     clock = StepClock()
-    observed = ObservedExecutor(_TimedExecutor(loaded.runner, clock), clock)
-    cache, vocab_size = loaded.config.cache, loaded.config.model.vocab_size
-    engine = Engine(loaded.config.scheduler, cache, observed, vocab_size=vocab_size, clock=clock)
+    loaded = load_engine(
+        device_options(config),
+        clock=clock,
+        observed=lambda runner: ObservedExecutor(_TimedExecutor(runner, clock), clock),
+    )
+    engine, vocab_size = loaded.engine, loaded.config.model.vocab_size
+    assert isinstance(engine.executor, ObservedExecutor)
     loaded.runner.warm_up()
     if config.decoding.pin_prefix:
         pin_prefix(engine, workload, vocab_size)
     log = RunLog(engine, digest=True)
-    observed.observer = log.add
+    engine.executor.observer = log.add
     # The prompts' ids reach the model, so they are never left out.
     requests = requests_of(config, workload, vocab_size, ids_matter=True)
     loop = OpenLoop(EngineLoop(engine), clock, requests, workload.arrival_ns, outputs=True)
@@ -114,35 +114,6 @@ def follow(config: ExperimentConfig, log: Mapping[str, Sequence[int]], facts: Ma
     costs = TableCostModel("measured steps", log["device_ns"], log["host_ns"], expected)
     cache, scheduler = CacheConfig(**facts["cache"]), SchedulerConfig(**facts["scheduler"])
     return simulate(config, workload_of(config), cache, scheduler, costs, facts["vocab_size"])
-
-
-def load_for(config: ExperimentConfig) -> LoadedEngine:
-    """The model of a config with an engine under its policy. Raises ValueError for anything that a user can mend."""
-    from jpaged.serving.loading import build_engine
-    from models import load_config, resolve_source
-
-    section = config.cache
-    source = resolve_source(config.model.name, load_format=config.model.load_format)
-    model = load_config(source)
-    cache, scheduler = device_configs(config, model.max_length)
-    engine_config = EngineConfig(
-        model_name=config.model.name,
-        model=model,
-        dtype=config.model.dtype,
-        seed=config.seed,
-        load_format=config.model.load_format,
-        cache=cache,
-        scheduler=scheduler,
-    )
-    options = EngineOptions(
-        model=config.model.name,
-        dtype=config.model.dtype,
-        load_format=config.model.load_format,
-        num_pages=section.num_pages,
-        num_host_pages=section.num_host_pages,
-        seed=config.seed,
-    )
-    return build_engine(options, engine_config, source)
 
 
 def _facts(loaded: LoadedEngine) -> dict[str, Any]:

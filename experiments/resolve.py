@@ -1,16 +1,15 @@
 """What a config leaves to its model, policy and device, resolved.
 
-Lives here: `preset`, `cost_model`, and the engine's two configs for either executor.
-Promises: from the config and the model's shape alone; every error names the field, the value and the remedy.
-Must not know: workloads, how a point is run.
+From the config and the model's shape alone; every error names the field, the value and the remedy.
 """
 
 from fractions import Fraction
 from typing import Any
 
 from experiments.config import ExperimentConfig
-from jpaged.config.engine import CacheConfig, SchedulerConfig
-from jpaged.core.scheduling.presets import with_policy
+from jpaged.config.declaration import given
+from jpaged.config.engine import CacheConfig, EngineOptions, SchedulerConfig
+from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.cost_model import CostModel, scaled
 from jpaged.sim.hardware import hardware_named
@@ -43,8 +42,8 @@ def preset(name: str) -> ModelConfig:
 
 
 def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheConfig, SchedulerConfig]:
-    """The engine's two configs: the policy's fields, then those that the experiment gives."""
-    section, overrides = config.cache, policy_overrides(config)
+    """The simulated engine's two configs: the policy's options, then those that the experiment gives."""
+    section, overrides = config.cache, given(config.cache) | given(config.policy)
     num_pages, num_host_pages = section.num_pages, section.num_host_pages
     if num_pages is None or num_host_pages is None:
         fitting, swapped = _pool_sizes(config, model)
@@ -57,17 +56,21 @@ def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheC
     return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
 
 
-def device_configs(config: ExperimentConfig, max_length: int) -> tuple[CacheConfig, SchedulerConfig]:
-    """The same two for a real executor and a model of so many tokens; a `num_pages` of None is left to the memory."""
-    section = config.cache
-    overrides = policy_overrides(config) | {
-        "num_pages": section.num_pages,
-        "num_host_pages": section.num_host_pages or 0,
+def device_options(config: ExperimentConfig) -> EngineOptions:
+    """What the experiment asks of an engine on a device; what it leaves open is the model's or the memory's to say."""
+    asked: dict[str, Any] = {
+        **POLICIES[config.policy.name],
+        "max_model_len": None,
+        **given(config.cache),
+        **given(config.policy),
     }
-    if "max_model_len" not in overrides:
-        room = max_length if section.num_pages is None else section.num_pages * section.page_size
-        overrides["max_model_len"] = min(max_length, room)
-    return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+    return EngineOptions(
+        config.model.name,
+        dtype=config.model.dtype,
+        load_format=config.model.load_format,
+        seed=config.seed,
+        **asked,
+    )
 
 
 def _pool_sizes(config: ExperimentConfig, model: ModelConfig) -> tuple[int, int]:
@@ -85,14 +88,3 @@ def _pool_sizes(config: ExperimentConfig, model: ModelConfig) -> tuple[int, int]
     factor = Fraction(model.head_dim * weight, head_bytes)
     device = pages_that_fit(model, hardware_named(config.hardware.device), **fits)
     return int(device * factor), int(swap_pages(model, **fits) * factor)
-
-
-def policy_overrides(config: ExperimentConfig) -> dict[str, Any]:
-    """The fields of both engine configs that the experiment gives, but for the sizes of the pools."""
-    section = config.cache
-    overrides: dict[str, Any] = {"page_size": section.page_size, "kv_cache_dtype": section.kv_cache_dtype}
-    overrides |= config.policy.overrides()
-    for name in ("enable_prefix_caching", "watermark"):
-        if getattr(section, name) is not None:
-            overrides[name] = getattr(section, name)
-    return overrides

@@ -15,7 +15,7 @@ from experiments.config import ExperimentConfig
 from experiments.launchers import LAUNCHERS, Job
 from experiments.record import is_done, read_summary
 from experiments.summary import Summary
-from jpaged.config.engine import require_choice, require_int
+from jpaged.config.declaration import require_choice, require_int
 
 
 class _Bar(tqdm):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from models.family import Family
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 ROPE_SCALINGS = ("linear", "dynamic", "llama3")
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from models.catalog import CATALOG, fetch
+from models.config import LOAD_FORMATS
 from models.families import PRESETS
 
 Kind = Literal["safetensors", "gguf", "dummy"]
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 INDEX = "model.safetensors.index.json"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
 _NOT_HUB_FILES = ["consolidated*", "original/*", "onnx/*"]

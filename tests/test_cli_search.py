@@ -31,7 +31,7 @@ def test_beam_width_prints_the_hypotheses_of_a_beam_search_the_best_first(model:
 
 
 BEAM_MISTAKES: list[tuple[list[str], str]] = [
-    (["--beam-width", "0"], "beam_width=0: must be at least 1"),
+    (["--beam-width", "0"], "beam_width=0: must be between 1 and 10"),
     (["--beam-width", "5"], "beam_width=5: at most max_num_seqs=4 sequences run at once"),
     (["--beam-width", "2", "--temperature", "0.5"], "--temperature: a beam search does not sample: leave it out"),
     (["--beam-width", "2", "--n", "2"], "--n: a beam search does not sample"),

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.core.engine import Engine
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner

@@ -1,6 +1,6 @@
-"""`jpaged bench`: throughput | latency | host | prefix | kernels | roofline; here the first two and how they are shown.
+"""`jpaged bench`: throughput | latency | host | prefix | kernels | roofline.
 
-Flags and JSON fields are named as vLLM's bench names them.
+Here are the first two. Flags and JSON fields are named as vLLM's bench names them.
 """
 
 from pathlib import Path
@@ -10,13 +10,10 @@ import click
 
 from jpaged.cli.bench_host import host, prefix
 from jpaged.cli.bench_kernels import kernels
-from jpaged.cli.bench_output import check_at_least, check_writable, output_json_option, setup, show
 from jpaged.cli.bench_roofline import roofline
-from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
-from jpaged.observing.profiling import check_profile, profile_option, profiled
-
-_n = click.option("--n", type=int, default=1, show_default=True, help="Sequences per prompt.")
-_temperature = click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+from jpaged.cli.options import AtLeast, engine_options, n_option, profile_option, temperature_option
+from jpaged.cli.output import reports, setup
+from jpaged.observing.profiling import profiled
 
 
 @click.group()
@@ -26,98 +23,6 @@ def bench() -> None:
 
 for command in (host, prefix, kernels, roofline):
     bench.add_command(command)
-
-
-@bench.command()
-@click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens.")
-@click.option("--num-prompts", type=int, default=None, help="Requests; default: the file's, or 16.")
-@click.option("--input-len", type=int, default=128, show_default=True, help="Prompt tokens, without a file.")
-@click.option("--output-len", type=int, default=64, show_default=True, help="Output tokens, without a file.")
-@click.option("--num-warmups", type=int, default=1, show_default=True, help="Untimed requests first.")
-@profile_option
-@_n
-@_temperature
-@output_json_option
-@engine_options
-@json_option
-def throughput(
-    dataset_path: Path | None,
-    num_prompts: int | None,
-    input_len: int,
-    output_len: int,
-    num_warmups: int,
-    profile: Path | None,
-    n: int,
-    temperature: float,
-    output_json: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """All requests at once: requests/s and tokens/s."""
-    from jpaged.bench import measure
-    from jpaged.serving.llm import LLM
-
-    check_at_least("num_prompts", num_prompts, 1)
-    check_at_least("num_warmups", num_warmups, 0)
-    check_writable(output_json)
-    check_profile(profile)
-    if dataset_path is not None:
-        requests = measure.read_requests(dataset_path, num_prompts)
-    else:
-        requests = measure.fixed_requests(num_prompts or 16, input_len, output_len)
-    llm = LLM(**pick(options, ENGINE_FIELDS))
-    result = measure.throughput(
-        llm, requests, n=n, num_warmups=num_warmups, temperature=temperature, during=lambda: profiled(profile)
-    )
-    show(result | setup(llm), as_json, output_json, _throughput_text)
-
-
-@bench.command()
-@click.option("--input-len", type=int, default=32, show_default=True, help="Prompt tokens.")
-@click.option("--output-len", type=int, default=128, show_default=True, help="Output tokens.")
-@click.option("--batch-size", type=int, default=8, show_default=True, help="Requests at once.")
-@click.option("--num-iters-warmup", type=int, default=10, show_default=True, help="Untimed runs first.")
-@click.option("--num-iters", type=int, default=30, show_default=True, help="Timed runs.")
-@_n
-@_temperature
-@output_json_option
-@engine_options
-@json_option
-def latency(
-    input_len: int,
-    output_len: int,
-    batch_size: int,
-    num_iters_warmup: int,
-    num_iters: int,
-    n: int,
-    temperature: float,
-    output_json: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """One batch, several times: seconds to its last token."""
-    from tqdm import tqdm
-
-    from jpaged.bench import measure
-    from jpaged.serving.llm import LLM
-
-    check_at_least("num_iters", num_iters, 1)
-    check_at_least("num_iters_warmup", num_iters_warmup, 0)
-    check_at_least("batch_size", batch_size, 1)
-    check_writable(output_json)
-    requests = measure.fixed_requests(batch_size, input_len, output_len)
-    llm = LLM(**pick(options, ENGINE_FIELDS))
-    with tqdm(total=num_iters_warmup + num_iters, disable=as_json, desc="Iterations") as bar:
-        result = measure.latency(
-            llm,
-            requests,
-            n=n,
-            num_iters_warmup=num_iters_warmup,
-            num_iters=num_iters,
-            temperature=temperature,
-            on_iteration=bar.update,
-        )
-    show(result | setup(llm), as_json, output_json, _latency_text)
 
 
 def _throughput_text(result: dict[str, Any]) -> str:
@@ -153,3 +58,65 @@ def _latency_text(result: dict[str, Any]) -> str:
     lines = [f"Avg latency: {result['avg_latency']:.4f} seconds"]
     lines += [f"{p}% percentile latency: {value:.4f} seconds" for p, value in result["percentiles"].items()]
     return "\n".join([*lines, _start_up_text(result)])
+
+
+@bench.command()
+@click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens.")
+@click.option("--num-prompts", type=AtLeast(1), help="Number of requests; default: the file's, or 16.")
+@click.option("--input-len", type=int, default=128, show_default=True, help="Prompt tokens, without a file.")
+@click.option("--output-len", type=int, default=64, show_default=True, help="Output tokens, without a file.")
+@click.option("--num-warmups", type=AtLeast(0), default=1, show_default=True, help="Untimed requests first.")
+@profile_option
+@n_option
+@temperature_option
+@reports(_throughput_text)
+@engine_options
+def throughput(
+    dataset_path: Path | None,
+    num_prompts: int | None,
+    input_len: int,
+    output_len: int,
+    num_warmups: int,
+    profile: Path | None,
+    n: int,
+    temperature: float,
+    engine: dict[str, Any],
+) -> dict[str, Any]:
+    """All requests at once: requests/s and tokens/s."""
+    from jpaged.bench import measure
+    from jpaged.serving.llm import LLM
+
+    if dataset_path is not None:
+        requests = measure.read_requests(dataset_path, num_prompts)
+    else:
+        requests = measure.fixed_requests(num_prompts or 16, input_len, output_len)
+    llm = LLM(**engine)
+    result = measure.throughput(
+        llm, requests, n=n, num_warmups=num_warmups, temperature=temperature, during=lambda: profiled(profile)
+    )
+    return result | setup(llm)
+
+
+@bench.command()
+@click.option("--input-len", type=int, default=32, show_default=True, help="Prompt tokens.")
+@click.option("--output-len", type=int, default=128, show_default=True, help="Output tokens.")
+@click.option("--batch-size", type=AtLeast(1), default=8, show_default=True, help="Requests at once.")
+@click.option("--num-iters-warmup", type=AtLeast(0), default=10, show_default=True, help="Untimed runs first.")
+@click.option("--num-iters", type=AtLeast(1), default=30, show_default=True, help="Timed runs.")
+@n_option
+@temperature_option
+@reports(_latency_text)
+@engine_options
+def latency(input_len: int, output_len: int, batch_size: int, engine: dict[str, Any], **repeats: Any) -> dict[str, Any]:
+    """One batch, several times: seconds to its last token."""
+    from tqdm import tqdm
+
+    from jpaged.bench import measure
+    from jpaged.serving.llm import LLM
+
+    requests = measure.fixed_requests(batch_size, input_len, output_len)
+    llm = LLM(**engine)
+    total = repeats["num_iters_warmup"] + repeats["num_iters"]
+    with tqdm(total=total, disable=click.get_current_context().params["as_json"], desc="Iterations") as bar:
+        result = measure.latency(llm, requests, on_iteration=bar.update, **repeats)
+    return result | setup(llm)

@@ -1,62 +1,12 @@
 """`jpaged bench host | prefix`: their flags, and how their results are shown."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from jpaged.cli.bench_output import check_at_least, check_writable, output_json_option, setup, show
-from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
-
-
-@click.command()
-@click.option("--rows", type=int, multiple=True, help="Running sequences; default: 64 256 1024, stages 1 16 64 256.")
-@click.option("--num-steps", type=int, default=200, show_default=True, help="Timed decode steps.")
-@click.option("--stages", is_flag=True, help="Also each stage of a whole step, on JAX's device with a tiny model.")
-@output_json_option
-@json_option
-def host(rows: tuple[int, ...], num_steps: int, stages: bool, output_json: Path | None, as_json: bool) -> None:
-    """The host core alone, without a device: CPU ms per step, allocations per second."""
-    from jpaged.bench.host import ROWS
-    from jpaged.bench.host import host as measure
-
-    for count in rows:
-        check_at_least("rows", count, 1)
-    check_at_least("num_steps", num_steps, 4 if stages else 2)
-    check_writable(output_json)
-    result = measure(rows or ROWS, num_steps=num_steps)
-    if stages:
-        from jpaged.bench import host_stages
-
-        result["stages"] = host_stages.host_stages(rows or host_stages.ROWS, num_steps=num_steps)
-    show(result, as_json, output_json, _host_text)
-
-
-@click.command()
-@click.option("--prefix-tokens", type=int, default=341, show_default=True, help="Tokens that all prompts begin with.")
-@click.option("--num-prompts", type=int, default=32, show_default=True, help="All arrive at once.")
-@output_json_option
-@engine_options
-@json_option
-def prefix(prefix_tokens: int, num_prompts: int, output_json: Path | None, as_json: bool, **options: Any) -> None:
-    """One prefix of many requests, with and without sharing it: pages and seconds (the paper's Fig. 16)."""
-    from jpaged.bench.measure import shared_prefix
-    from jpaged.serving.llm import LLM
-
-    check_at_least("prefix_tokens", prefix_tokens, 1)
-    check_at_least("num_prompts", num_prompts, 1)
-    check_writable(output_json)
-    engine = pick(options, ENGINE_FIELDS)
-    result: dict[str, Any] = {}
-    for name, shares in (("shared", True), ("separate", False)):
-        engine["enable_prefix_caching"] = shares
-        llm = LLM(**engine)
-        result[name] = shared_prefix(
-            llm, prefix_tokens=prefix_tokens, num_requests=num_prompts, pinned=shares, seed=engine["seed"]
-        )
-        result |= setup(llm)
-    ids = [result[name].pop("token_ids") for name in ("shared", "separate")]
-    show(result | {"same_tokens": ids[0] == ids[1]}, as_json, output_json, _prefix_text)
+from jpaged.cli.options import AtLeast, engine_options
+from jpaged.cli.output import reports, setup
+from jpaged.config.declaration import require_int
 
 
 def _host_text(result: dict[str, Any]) -> str:
@@ -100,3 +50,48 @@ def _prefix_text(result: dict[str, Any]) -> str:
     lines.append(f"prefix computed before the clock: {result['shared']['pinning_time']:.2f} s")
     lines.append(f"same tokens: {'yes' if result['same_tokens'] else 'NO'}")
     return "\n".join(lines)
+
+
+@click.command()
+@click.option(
+    "--rows", type=AtLeast(1), multiple=True, help="Running sequences; default: 64 256 1024, stages 1 16 64 256."
+)
+@click.option("--num-steps", type=int, default=200, show_default=True, help="Timed decode steps.")
+@click.option("--stages", is_flag=True, help="Also each stage of a whole step, on JAX's device with a tiny model.")
+@reports(_host_text)
+def host(rows: tuple[int, ...], num_steps: int, stages: bool) -> dict[str, Any]:
+    """The host core alone, without a device: CPU ms per step, allocations per second."""
+    from jpaged.bench.host import ROWS
+    from jpaged.bench.host import host as measure
+
+    require_int("num_steps", num_steps, 4 if stages else 2, None)
+    result = measure(rows or ROWS, num_steps=num_steps)
+    if stages:
+        from jpaged.bench import host_stages
+
+        result["stages"] = host_stages.host_stages(rows or host_stages.ROWS, num_steps=num_steps)
+    return result
+
+
+@click.command()
+@click.option(
+    "--prefix-tokens", type=AtLeast(1), default=341, show_default=True, help="Tokens that all prompts begin with."
+)
+@click.option("--num-prompts", type=AtLeast(1), default=32, show_default=True, help="All arrive at once.")
+@reports(_prefix_text)
+@engine_options
+def prefix(prefix_tokens: int, num_prompts: int, engine: dict[str, Any]) -> dict[str, Any]:
+    """One prefix of many requests, with and without sharing it: pages and seconds (the paper's Fig. 16)."""
+    from jpaged.bench.measure import shared_prefix
+    from jpaged.serving.llm import LLM
+
+    result: dict[str, Any] = {}
+    for name, shares in (("shared", True), ("separate", False)):
+        engine["enable_prefix_caching"] = shares
+        llm = LLM(**engine)
+        result[name] = shared_prefix(
+            llm, prefix_tokens=prefix_tokens, num_requests=num_prompts, pinned=shares, seed=llm.config.seed
+        )
+        result |= setup(llm)
+    ids = [result[name].pop("token_ids") for name in ("shared", "separate")]
+    return result | {"same_tokens": ids[0] == ids[1]}

@@ -1,20 +1,17 @@
 """`jpaged bench kernels`: the kernels alone.
 
-Lives here: its flags, and how results are shown.
-Promises: text as it comes by default, one JSON document with --json; what cannot be measured is said before the run.
-Must not know: how anything is measured.
+Text as it comes by default, one JSON document with --json; what cannot be measured is said before the run.
 """
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jpaged.cli.bench_output import check_at_least
-from jpaged.cli.options import print_json
-from jpaged.config.engine import DTYPES, KV_CACHE_DTYPES, require_choice
+from jpaged.cli.options import AtLeast, refuse_given
+from jpaged.cli.output import check_writable, print_json, write_json
+from jpaged.config.declaration import require_choice
+from jpaged.config.engine import DTYPES, KV_CACHE_DTYPES
 
 _STDOUT = "-"
 _SWEEP = ("page_sizes", "batches", "contexts", "heads")
@@ -23,17 +20,23 @@ _SWEEP = ("page_sizes", "batches", "contexts", "heads")
 @click.command()
 @click.option("--preset", type=click.Choice(["fig18a"]), default=None, help="The points of the paper's Fig. 18a.")
 @click.option("--operations", default="decode", show_default=True, help="decode, ragged, write, copy: a list.")
-@click.option("--page-sizes", default="8,16,32", show_default=True, help="Tokens a page: a list.")
+@click.option("--page-sizes", default="8,16,32", show_default=True, help="Tokens per page: a list.")
 @click.option("--batches", default="8,32", show_default=True, help="Rows: a list.")
-@click.option("--contexts", default="256,1024", show_default=True, help="Tokens a row: a list.")
+@click.option("--contexts", default="256,1024", show_default=True, help="Tokens per row: a list.")
 @click.option("--heads", default="9x3x64", show_default=True, help="Query heads x kv heads x head_dim: a list.")
-@click.option("--dtypes", default=None, help="Of queries: a list; default: float32 on a CPU, bfloat16 on a GPU.")
-@click.option("--kv-dtypes", default="auto", show_default=True, help="Of pages, such as auto,int8: a list.")
-@click.option("--table-tokens", type=int, default=None, help="Room of a row's block table; default: the context.")
-@click.option("--queries", type=int, default=128, show_default=True, help="Newest tokens a row that ragged asks for.")
-@click.option("--layers", type=int, default=None, help="Calls in a program, a layer each; default: 1, 8 on a GPU.")
+@click.option(
+    "--dtypes", default=None, help="Types of the queries: a list; default: float32 on a CPU, bfloat16 on a GPU."
+)
+@click.option("--kv-dtypes", default="auto", show_default=True, help="Types of the pages, such as auto,int8: a list.")
+@click.option(
+    "--table-tokens", type=int, default=None, help="Tokens that a block table has room for; default: the context."
+)
+@click.option("--queries", type=AtLeast(1), default=128, show_default=True, help="Query tokens per row of ragged.")
+@click.option("--layers", type=int, default=None, help="Calls per program, one layer each; default: 1, 8 on a GPU.")
 @click.option("--implementations", default=None, help="A list; default: all that the platform has.")
-@click.option("--repeats", type=int, default=11, show_default=True, help="Samples of each way, taken in turns.")
+@click.option(
+    "--repeats", type=AtLeast(3), default=11, show_default=True, help="Samples of each variant, taken in turns."
+)
 @click.option("--json", "json_target", is_flag=False, flag_value=_STDOUT, default=None, metavar="[FILE]",
               help="One JSON document, printed or written to a file.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for kernels.md, kernels.csv, kernels.png.")
@@ -43,8 +46,8 @@ def kernels(json_target: str | None, output: Path | None, preset: str | None, **
     from jpaged.bench.kernels_points import check_memory
     from jpaged.bench.kernels_report import check_folder, paper_table, table_text, write_folder
 
-    check_at_least("repeats", options["repeats"], 3)
-    _check_target(json_target)
+    if json_target not in (None, _STDOUT):
+        check_writable("--json", Path(json_target))
     names = _implementations(options["implementations"])
     points = _points(preset, options)
     for point in points:
@@ -61,7 +64,7 @@ def kernels(json_target: str | None, output: Path | None, preset: str | None, **
 
     result = bench_kernels(points, implementations=names, repeats=options["repeats"], on_point=on_point)
     if json_target is not None and not quiet:
-        Path(json_target).write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+        write_json(result, Path(json_target))
     if output is not None:
         write_folder(result, output)
     if quiet:
@@ -77,14 +80,6 @@ def _fail_if_broken(rows: list[dict[str, Any]]) -> None:
     if broken:
         first = broken[0]
         raise click.ClickException(f"{len(broken)} measurements failed, the first {first['variant']}: {first['error']}")
-
-
-def _check_target(target: str | None) -> None:
-    if target is None or target == _STDOUT:
-        return
-    path = Path(target)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"--json {path}: no file can be written there; check the path")
 
 
 def _implementations(text: str | None) -> list[str] | None:
@@ -113,7 +108,8 @@ def _points(preset: str | None, options: dict[str, Any]) -> list[Any]:
     for dtype in dtypes:
         require_choice("dtypes", dtype, DTYPES)
     if preset is not None:
-        _refuse_sweep(preset)
+        for name in (*_SWEEP, "operations", "kv_dtypes", "table_tokens", "queries"):
+            refuse_given(name, f"--preset {preset} has its own; leave one of the two out")
         return [point for dtype in dtypes for point in fig18a_points(dtype, layers)]
     kv_dtypes, operations = _words(options["kv_dtypes"]), _words(options["operations"])
     for dtype in kv_dtypes:
@@ -122,18 +118,10 @@ def _points(preset: str | None, options: dict[str, Any]) -> list[Any]:
         require_choice("operations", operation, OPERATIONS)
     sizes = {name: parse_integers(name, options[name]) for name in _SWEEP[:3]}
     shapes = [parse_heads(text) for text in _words(options["heads"])]
-    check_at_least("queries", options["queries"], 1)
     return points_of(
         operations, sizes["page_sizes"], sizes["batches"], sizes["contexts"], shapes, dtypes, kv_dtypes,  # pyright: ignore[reportArgumentType]
         table_tokens=options["table_tokens"], queries=options["queries"], layers=layers,
     )  # fmt: skip
-
-
-def _refuse_sweep(preset: str) -> None:
-    context = click.get_current_context()
-    for name in (*_SWEEP, "operations", "kv_dtypes", "table_tokens", "queries"):
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise ValueError(f"--{name.replace('_', '-')}: --preset {preset} has its own; leave one of the two out")
 
 
 def _words(text: str) -> list[str]:

@@ -1,62 +1,12 @@
-"""`jpaged bench roofline`: its flags, and how its result is shown."""
+"""`jpaged bench roofline`: its flags and how its result is shown."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jpaged.cli.bench_output import check_at_least, check_writable, output_json_option, setup, show
-from jpaged.cli.options import ENGINE_FIELDS, engine_options, json_option, pick
-
-
-@click.command()
-@click.option("--batch", type=int, default=16, show_default=True, help="Rows of the decode step.")
-@click.option("--context", type=int, default=256, show_default=True, help="Tokens of each of its rows.")
-@click.option("--prompt-tokens", type=int, default=256, show_default=True, help="Tokens of the prefill step.")
-@click.option("--repeats", type=int, default=7, show_default=True, help="Samples of each time.")
-@click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens to bound.")
-@click.option("--num-prompts", type=int, default=None, help="Its first requests; default: all.")
-@click.option(
-    "--share-of", type=float, default=None, help="Total tokens/s that a run of it reached, to compare with the bound."
-)
-@output_json_option
-@engine_options
-@json_option
-def roofline(
-    batch: int,
-    context: int,
-    prompt_tokens: int,
-    repeats: int,
-    dataset_path: Path | None,
-    num_prompts: int | None,
-    share_of: float | None,
-    output_json: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """What the machine can do, and how near to it each part of a step comes."""
-    from jpaged.bench.measure import check_fits, read_requests
-    from jpaged.bench.roofline import Rates
-    from jpaged.bench.roofline import roofline as measure
-    from jpaged.bench.workload_bound import check_share, workload_bound
-    from jpaged.serving.llm import LLM
-
-    check_at_least("repeats", repeats, 3)
-    check_at_least("num_prompts", num_prompts, 1)
-    check_share(share_of)
-    if dataset_path is None and (share_of is not None or num_prompts is not None):
-        raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
-    check_writable(output_json)
-    requests = None if dataset_path is None else read_requests(dataset_path, num_prompts)
-    llm = LLM(**pick(options, ENGINE_FIELDS))
-    if requests is not None:
-        check_fits(llm, requests)
-    result = measure(llm, batch=batch, context=context, prompt_tokens=prompt_tokens, repeats=repeats)
-    if requests is not None:
-        rates = result["rates"].get(llm.config.dtype, result["rates"]["float32"])
-        result["workload"] = workload_bound(llm, requests, Rates(**rates), share_of)
-    show(result | setup(llm), as_json, output_json, _text)
-
+from jpaged.cli.options import AtLeast, engine_options
+from jpaged.cli.output import reports, setup
 
 _LABELS = {"products": "- of which products"}
 
@@ -102,3 +52,43 @@ def _share(part: dict[str, Any]) -> str:
         f"{part['share_of_bound']:4.0%} of the bound ({part['gflops']:.0f} GFLOP/s, "
         f"{part['gbytes_per_second']:.1f} GB/s)"
     )
+
+
+@click.command()
+@click.option("--batch", type=int, default=16, show_default=True, help="Rows of the decode step.")
+@click.option("--context", type=int, default=256, show_default=True, help="Tokens of each of its rows.")
+@click.option("--prompt-tokens", type=int, default=256, show_default=True, help="Tokens of the prefill step.")
+@click.option("--repeats", type=AtLeast(3), default=7, show_default=True, help="Samples of each time.")
+@click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens to bound.")
+@click.option("--num-prompts", type=AtLeast(1), help="Only its first requests; default: all.")
+@click.option(
+    "--share-of", type=float, help="Total tokens/s that a run of the file reached, to compare with the bound."
+)
+@reports(_text)
+@engine_options
+def roofline(
+    dataset_path: Path | None,
+    num_prompts: int | None,
+    share_of: float | None,
+    engine: dict[str, Any],
+    **steps: int,
+) -> dict[str, Any]:
+    """What the machine can do, and how near to it each part of a step comes."""
+    from jpaged.bench.measure import check_fits, read_requests
+    from jpaged.bench.roofline import Rates
+    from jpaged.bench.roofline import roofline as measure
+    from jpaged.bench.workload_bound import check_share, workload_bound
+    from jpaged.serving.llm import LLM
+
+    check_share(share_of)
+    if dataset_path is None and (share_of is not None or num_prompts is not None):
+        raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
+    requests = None if dataset_path is None else read_requests(dataset_path, num_prompts)
+    llm = LLM(**engine)
+    if requests is not None:
+        check_fits(llm, requests)
+    result = measure(llm, **steps)
+    if requests is not None:
+        rates = result["rates"].get(llm.config.dtype, result["rates"]["float32"])
+        result["workload"] = workload_bound(llm, requests, Rates(**rates), share_of)
+    return result | setup(llm)

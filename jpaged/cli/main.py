@@ -1,8 +1,6 @@
 """The `jpaged` program: generate | bench | models.
 
-Lives here: the commands that are not benchmarks.
-Promises: text for people by default, one JSON document with --json; a user's mistake is one line and exit code 2.
-Must not know: how anything is done; it asks LLM.
+Text for people by default, one JSON document with --json; a user's mistake is one line and exit code 2.
 """
 
 import dataclasses
@@ -18,21 +16,13 @@ import click
 
 from jpaged import __version__
 from jpaged.cli.bench import bench
-from jpaged.cli.options import (
-    ENGINE_FIELDS,
-    UserErrorGroup,
-    beam_options,
-    engine_options,
-    json_option,
-    pick,
-    print_json,
-    sampling_options,
-    take_params,
-)
+from jpaged.cli.errors import UserErrorGroup
+from jpaged.cli.options import engine_options, params_options, profile_option
+from jpaged.cli.output import json_option, print_json
 from jpaged.core.requests.response import RequestOutput
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.observing import page_map as plots
-from jpaged.observing.profiling import check_profile, profile_option, profiled
+from jpaged.observing.profiling import profiled
 
 
 @click.group("jpaged", cls=UserErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,14 +40,17 @@ def main(verbose: bool) -> None:
 
 @main.command()
 @click.argument("prompts", nargs=-1)
-@click.option("--prompts-file", type=click.Path(path_type=Path), help="One prompt a line, instead of arguments.")
+@click.option(
+    "--prompts-file", type=click.Path(path_type=Path), help="File of prompts, one per line, instead of arguments."
+)
 @click.option("--chat", is_flag=True, help="Each prompt is a user's message, laid out by the model's chat template.")
 @click.option("--stats", "show_stats", is_flag=True, help="End with a summary of the run.")
-@click.option("--page-map", type=click.Path(path_type=Path), help="Draw who held which page when (PNG, SVG or PDF).")
-@click.option("--priority", type=int, multiple=True, help="One a prompt; the lowest goes first.")
+@click.option(
+    "--page-map", type=click.Path(path_type=Path), help="Plot which request held which page when (PNG, SVG or PDF)."
+)
+@click.option("--priority", type=int, multiple=True, help="Priority of each prompt in turn; the lowest goes first.")
 @profile_option
-@beam_options
-@sampling_options
+@params_options
 @engine_options
 @json_option
 def generate(
@@ -69,19 +62,18 @@ def generate(
     priority: tuple[int, ...],
     profile: Path | None,
     as_json: bool,
-    **options: Any,
+    params: SamplingParams | BeamSearchParams,
+    engine: dict[str, Any],
 ) -> None:
     """Generate for PROMPTS (one or many) as one continuous batch, and stream the text."""
     from jpaged.serving.llm import LLM
 
     texts = _read_prompts(prompts, prompts_file)
-    params = take_params(options)
     if isinstance(params, SamplingParams) and params.logprobs is not None and not as_json:
         raise ValueError(f"logprobs={params.logprobs}: shown with --json alone; add --json")
     if page_map is not None:
         plots.check_target(page_map)
-    check_profile(profile)
-    llm = LLM(**pick(options, ENGINE_FIELDS), record_steps=page_map is not None)
+    llm = LLM(**engine, record_steps=page_map is not None)
     inputs: list[Any] = [llm.render_chat([{"role": "user", "content": text}]) for text in texts] if chat else texts
     start = time.perf_counter()
     with profiled(profile):
@@ -125,7 +117,7 @@ def models(as_json: bool) -> None:
 
 
 def summary(stats: dict[str, Any], seconds: float, tokens: int) -> str:
-    """A few lines on a run of `seconds` that gave `tokens`; rows that a stop token made vain do not count."""
+    """A few lines on a run of `seconds` that gave `tokens`; rows computed after a stop token do not count."""
     busy = max(seconds - stats["compile_seconds"], 1e-9)
     share = stats["pages_used_peak"] / stats["pages_total"]
     times = (
@@ -177,7 +169,7 @@ def _read_prompts(prompts: tuple[str, ...], prompts_file: Path | None) -> list[s
         except UnicodeDecodeError as error:
             raise ValueError(f"--prompts-file {prompts_file}: not UTF-8 ({error}); save it as UTF-8") from None
         if not prompts:
-            raise ValueError(f"--prompts-file {prompts_file}: no prompt in it; write one a line")
+            raise ValueError(f"--prompts-file {prompts_file}: no prompt in it; write one per line")
     if not prompts:
         raise ValueError("no prompt: give one as an argument, or several, or --prompts-file")
     return list(prompts)

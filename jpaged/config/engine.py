@@ -1,126 +1,135 @@
-"""Every setting of an engine, checked once and then frozen.
+"""Every option of an engine, declared once, and the frozen config that they are resolved to.
 
-Lives here: CacheConfig, SchedulerConfig, ParallelConfig, EngineConfig and the digest that names a run.
-Promises: a config that exists is consistent; every error names the field, the value and what to do.
-Must not know: jax, arrays, live state.
+A section or config that exists is consistent. The sections hold options as the engine runs them; EngineOptions has
+them all as a user may give them, and `resolve` is the one way from there to an EngineConfig.
 """
 
-import hashlib
-import json
-import re
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import os
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from typing import Literal
 
-from models.config import ModelConfig
+from jpaged.config.declaration import (
+    check_options,
+    digest_of,
+    option,
+    parse_bytes,
+    part_of,
+    require_fraction,
+    require_int,
+    require_text,
+)
+from models.config import LOAD_FORMATS, ModelConfig
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 # Page ids are 32-bit integers on the device.
 MAX_PAGES = 2**31 - 2
 DTYPES = ("float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", *DTYPES, "int8", "fp8_e4m3", "fp8_e5m2")
-SCHEDULING_POLICIES = ("fcfs", "priority")
-PREEMPTION_MODES = ("recompute", "swap", "auto")
-BATCHING = ("continuous", "static")
 RESERVATIONS = ("none", "oracle", "pow2", "max", "batch")
-PARALLEL_STYLES = ("shard_map", "pjit")
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How the model is loaded and computed."""
+
+    revision: str | None = option(None, "Branch, tag or commit on the hub.")
+    load_format: str = option("auto", "File format; dummy: random weights of the model's shape.", choices=LOAD_FORMATS)
+    dtype: str = option("float32", "Type of weights and activations.", choices=DTYPES)
+    seed: int = option(0, "Seed of all sampling, and of dummy weights.", low=0, high=2**63 - 1)
+    attention_implementation: str | None = option(
+        None, "reference, xla, triton or mosaic_gpu; default: the platform's."
+    )
+    scan_unroll: int | Literal["full"] | None = option(
+        None, "Layers per iteration of the layer loop; default: the platform's.", choices=("full",), low=1, flag=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CacheConfig:
     """The page pool: `num_pages` usable pages of `page_size` tokens (None: sized later from memory).
 
-    `kv_cache_dtype`: "auto" is the model's; int8 and fp8 pages carry a float32 scale a token and kv head.
-    `num_host_pages`: pages of the host pool that preempted sequences are swapped to; 0 is none.
-    `watermark`: the fraction of the pool that an admission leaves available while others run.
-    `reservation`: "none" is PagedAttention, pages as they are needed; the others reserve a contiguous run a sequence
-    when it is admitted, as the systems before did: "oracle", "pow2" and "max" are Orca's (prompt and the true output
-    length, that rounded up to a power of two, or max_model_len; max_tokens is taken for the true length), "batch" is
-    what a static batch is padded to.
+    int8 and fp8 pages carry a float32 scale per token and kv head. `reservation`: "none" is PagedAttention, pages as
+    they are needed; the others reserve a contiguous run per sequence when it is admitted, as earlier systems did:
+    "oracle", "pow2" and "max" are Orca's (prompt and the true output length, that rounded up to a power of two, or
+    max_model_len; max_tokens counts as the true length), "batch" is what a static batch is padded to.
     """
 
-    page_size: int = 16
-    num_pages: int | None = None
-    num_host_pages: int = 0
-    kv_cache_dtype: str = "auto"
-    enable_prefix_caching: bool = True
-    watermark: float = 0.01
-    reservation: str = "none"
+    page_size: int = option(16, "Tokens per page.", low=1, high=256)
+    num_pages: int | None = option(None, "Usable pages of the pool; default: what memory allows.", low=1)
+    num_host_pages: int = option(0, "Pages in host memory that preempted requests are swapped to.", low=0)
+    kv_cache_dtype: str = option(
+        "auto", "Type of the cached keys and values; auto: the dtype.", choices=KV_CACHE_DTYPES
+    )
+    enable_prefix_caching: bool = option(True, "Reuse the pages of equal prefixes.")
+    watermark: float = option(
+        0.01, "Fraction of the pool that an admission leaves free while others run.", check=require_fraction
+    )
+    reservation: str = option(
+        "none", "none: pages as they are needed; the others are the paper's baselines.", choices=RESERVATIONS
+    )
 
     def __post_init__(self) -> None:
-        require_int("page_size", self.page_size, 1, 256)
-        if self.num_pages is not None:
-            require_int("num_pages", self.num_pages, 1, None)
-        require_int("num_host_pages", self.num_host_pages, 0, None)
+        check_options(self)
+        self.check_pages()
+
+    def check_pages(self) -> None:
+        """Raise ValueError for more pages than there are ids, or for what a reservation excludes."""
         for name, count in (("num_pages", self.num_pages or 0), ("num_host_pages", self.num_host_pages)):
             if count > MAX_PAGES:
                 raise ValueError(f"{name}={count}: page ids are 32-bit integers; give at most {MAX_PAGES}")
-        require_choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
-        require_bool("enable_prefix_caching", self.enable_prefix_caching)
-        require_fraction("watermark", self.watermark)
-        require_choice("reservation", self.reservation, RESERVATIONS)
-        if self.reservation != "none":
-            self._check_reservation()
-
-    def _check_reservation(self) -> None:
         for name, off in (("enable_prefix_caching", False), ("num_host_pages", 0)):
-            if getattr(self, name) != off:
+            if self.reservation != "none" and getattr(self, name) != off:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r}: reservation={self.reservation!r} shares and swaps nothing; "
                     f"give {name}={off!r}, or reservation='none'"
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
-    """What one step may hold.
+    """What one step may hold, and who goes first.
 
-    `max_num_seqs` sequences run at once; a step computes at most `max_num_batched_tokens` tokens, of one prompt at
-    most `long_prefill_token_threshold` (None: no bound of its own). `max_model_len` bounds prompt + output.
-    `scheduling_policy`: "fcfs" or "priority". `preemption_mode`: "recompute", "swap" or "auto", the paper's rule:
-    recompute a single sequence, swap several; where the host pool has no room, recompute.
-    `admission_policy` ("in_order", "longest_prefix"), `victim_policy` ("last") and `eviction_policy` ("lru") may also
-    be the import path "package.module:name" of a user's own (see core/policy.py). Whatever the admission policy
-    chooses, the first waiting group is times_skipped at most `max_overtakes` times.
-
-    `chunked_prefill=False`: a prompt is computed whole in one step (one that exceeds the budget by itself still in
-    several). `append_headroom`: a running group goes on only while a page is free for each of its sequences, needed
-    or not. `admit_while_swapped=False`: nobody new comes in before all swapped groups are back. These three together
-    are the rules of the paper's section 4. `batching="static"`: at most `max_num_seqs` sequences start together, padded
-    to at most `max_static_batch_len` tokens (None: max_model_len), and end together.
+    `preemption_mode` "auto" is the paper's rule: recompute a single sequence, swap several; where the host pool has no
+    room, recompute. Whatever the admission policy chooses, the first waiting request is passed over at most
+    `max_overtakes` times. `chunked_prefill=False`: a prompt is computed whole in one step (one that exceeds the budget
+    by itself still in several). This, `append_headroom` and `admit_while_swapped=False` together are the rules of the
+    paper's section 4. `batching="static"`: at most `max_num_seqs` sequences start together, padded to at most
+    `max_static_batch_len` tokens, and end together.
     """
 
-    max_num_seqs: int = 16
-    max_num_batched_tokens: int = 512
-    max_model_len: int = 2048
-    long_prefill_token_threshold: int | None = None
-    scheduling_policy: str = "fcfs"
-    preemption_mode: str = "auto"
-    admission_policy: str = "in_order"
-    victim_policy: str = "last"
-    eviction_policy: str = "lru"
-    max_overtakes: int = 16
-    chunked_prefill: bool = True
-    append_headroom: bool = False
-    admit_while_swapped: bool = True
-    batching: str = "continuous"
-    max_static_batch_len: int | None = None
+    max_num_seqs: int = option(16, "Sequences that run at once, at most.", low=1, high=4096)
+    max_num_batched_tokens: int = option(512, "Tokens per step, at most.", low=1, high=2**20)
+    max_model_len: int = option(2048, "Tokens per sequence, prompt and output together.", low=2)
+    long_prefill_token_threshold: int | None = option(None, "Prompt tokens per step and request, at most.", low=1)
+    scheduling_policy: str = option("fcfs", "Which request goes first.", choices=("fcfs", "priority"))
+    preemption_mode: str = option(
+        "auto", "auto: recompute one sequence, swap several.", choices=("recompute", "swap", "auto")
+    )
+    admission_policy: str = option("in_order", "in_order, longest_prefix, or an import path module:name.")
+    victim_policy: str = option("last", "Which request is preempted: last, or module:name.")
+    eviction_policy: str = option("lru", "Which idle page is evicted: lru, or module:name.")
+    max_overtakes: int = option(16, "Times that later requests may pass a waiting one.", low=0)
+    chunked_prefill: bool = option(True, "Split long prompts over several steps.")
+    append_headroom: bool = option(False, "Run a request only while a page is free for each of its sequences.")
+    admit_while_swapped: bool = option(True, "Admit new requests while others are swapped out.")
+    batching: str = option("continuous", "static: batches start and end together.", choices=("continuous", "static"))
+    max_static_batch_len: int | None = option(
+        None, "Tokens that a static batch is padded to, at most; default: max_model_len.", low=2
+    )
 
     def __post_init__(self) -> None:
-        require_int("max_num_seqs", self.max_num_seqs, 1, 4096)
-        require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**20)
-        require_int("max_model_len", self.max_model_len, 2, None)
-        if self.long_prefill_token_threshold is not None:
-            require_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 1, None)
-        require_choice("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
-        require_choice("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
-        for name in ("admission_policy", "victim_policy", "eviction_policy"):
-            require_text(name, getattr(self, name))
-        require_int("max_overtakes", self.max_overtakes, 0, None)
-        for name in ("chunked_prefill", "append_headroom", "admit_while_swapped"):
-            require_bool(name, getattr(self, name))
-        require_choice("batching", self.batching, BATCHING)
-        self._check_static()
+        check_options(self)
+        self.check_steps(self.max_model_len)
+
+    def check_steps(self, max_model_len: int | None) -> None:
+        """Raise ValueError for bounds that contradict each other; a length of None is not known yet."""
+        if self.max_static_batch_len is not None:
+            require_int("max_static_batch_len", self.max_static_batch_len, 2, max_model_len)
+            if self.batching != "static":
+                raise ValueError(f"max_static_batch_len={self.max_static_batch_len}: only with batching='static'")
+        if self.batching == "static" and (self.admission_policy, self.scheduling_policy) != ("in_order", "fcfs"):
+            raise ValueError(
+                "batching='static' is first come, first served: leave admission and scheduling policy alone"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens}: must be at least max_num_seqs="
@@ -128,18 +137,8 @@ class SchedulerConfig:
                 "lower the other"
             )
 
-    def _check_static(self) -> None:
-        if self.max_static_batch_len is not None:
-            require_int("max_static_batch_len", self.max_static_batch_len, 2, self.max_model_len)
-            if self.batching != "static":
-                raise ValueError(f"max_static_batch_len={self.max_static_batch_len}: only with batching='static'")
-        if self.batching == "static" and (self.admission_policy, self.scheduling_policy) != ("in_order", "fcfs"):
-            raise ValueError(
-                "batching='static' is first come, first served: leave admission and scheduling policy alone"
-            )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
     """How many devices share each layer, and in how many processes.
 
@@ -147,14 +146,14 @@ class ParallelConfig:
     and pool lie. `num_processes` processes have `tensor_parallel_size / num_processes` devices each.
     """
 
-    tensor_parallel_size: int = 1
-    parallel_style: str = "shard_map"
-    num_processes: int = 1
+    tensor_parallel_size: int = option(1, "Devices that share each layer.", low=1)
+    parallel_style: str = option(
+        "shard_map", "Collectives written down, or placed by the compiler.", choices=("shard_map", "pjit")
+    )
+    num_processes: int = option(1, "Processes that share the devices.", low=1)
 
     def __post_init__(self) -> None:
-        require_int("tensor_parallel_size", self.tensor_parallel_size, 1, None)
-        require_choice("parallel_style", self.parallel_style, PARALLEL_STYLES)
-        require_int("num_processes", self.num_processes, 1, None)
+        check_options(self)
         if self.tensor_parallel_size % self.num_processes:
             raise ValueError(
                 f"num_processes={self.num_processes}: tensor_parallel_size={self.tensor_parallel_size} is shared out "
@@ -162,27 +161,84 @@ class ParallelConfig:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """Everything that decides what an engine answers; `digest` names it."""
+@dataclass(frozen=True, kw_only=True)
+class RuntimeConfig:
+    """How the engine goes about its work; nothing here changes an answer."""
+
+    warmup: str = option(
+        "lazy", "full: compile all programs before the first request; lazy: each when needed.", choices=("lazy", "full")
+    )
+    async_scheduling: bool = option(True, "Plan a step while the one before it runs.")
+    max_num_waiting: int | None = option(None, "Sequences that may wait; more are refused.", low=1)
+    record_steps: bool = option(False, "Keep a record of each step's pages in step_records.", flag=False)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class EngineOptions(RuntimeConfig, ParallelConfig, SchedulerConfig, CacheConfig, LoadOptions):
+    """What a user may say about an engine: every section's options, and in its own lines what is resolved away.
+
+    Without `num_pages` and `kv_memory` (or with "auto") the pool holds `max_num_seqs * max_model_len` tokens, at most
+    an eighth of the free host memory (rounded down to a power of two, so that two runs agree) or 90 % of the free GPU
+    memory. `coordinator`, `num_processes` and `process_id` make the engine one of several processes (docs/sharding.md).
+    Raises ValueError, before anything is fetched or read, for what can be told without the model.
+    """
+
+    model: str | os.PathLike[str] = option("smollm2-135m", "Name, folder, .gguf file or hub id of the model.")
+    _: KW_ONLY
+    tokenizer: str | os.PathLike[str] | None = option(
+        None, "Folder or .gguf file of another tokenizer; default: the model's own."
+    )
+    max_model_len: int | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
+        None, "Tokens per sequence, prompt and output together; default: the model's, or the pool's.", low=2
+    )
+    kv_memory: int | str | None = option(
+        None, 'Size of the pool in bytes, such as "512MiB", instead of num_pages.', choices=("auto",), check=parse_bytes
+    )
+    swap_space: int | str | None = option(
+        None, 'Host memory for swapped requests in bytes, such as "1GiB", instead of num_host_pages.', check=parse_bytes
+    )
+    coordinator: str | None = option(None, "Where several processes meet: HOST:PORT, or auto (SLURM, MPI).")
+    num_processes: int | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
+        None, "Number of processes, with a coordinator."
+    )
+    process_id: int | None = option(None, "Number of this process, from 0; process 0 returns the answers.")
+
+    def __post_init__(self) -> None:
+        for name in ("model", "tokenizer"):
+            if isinstance(getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        check_options(self)
+        self.check_pages()
+        self.check_steps(self.max_model_len)
+        if self.kv_memory == "auto":
+            object.__setattr__(self, "kv_memory", None)
+        if self.kv_memory is not None and self.num_pages is not None:
+            raise ValueError(
+                f"num_pages={self.num_pages!r} and kv_memory={self.kv_memory!r} both size the pool; give one"
+            )
+        if self.swap_space is not None and self.num_host_pages:
+            raise ValueError("num_host_pages and swap_space both size the host pool; give one of them")
+        if self.max_model_len is not None:
+            check_pool(self, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(LoadOptions):
+    """What an engine runs with; `digest` names all of it that decides what the engine answers."""
 
     model_name: str
     model: ModelConfig
-    dtype: str = "float32"
-    seed: int = 0
-    load_format: str = "auto"
-    attention_implementation: str | None = None
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig, compare=False)
 
     def __post_init__(self) -> None:
         require_text("model_name", self.model_name)
-        require_choice("dtype", self.dtype, DTYPES)
-        require_choice("load_format", self.load_format, LOAD_FORMATS)
-        require_int("seed", self.seed, 0, 2**63 - 1)
-        if self.attention_implementation is not None:
-            require_text("attention_implementation", self.attention_implementation)
+        check_options(self)
         limit = self.model.max_length
         if self.scheduler.max_model_len > limit:
             raise ValueError(
@@ -193,10 +249,31 @@ class EngineConfig:
 
     def digest(self) -> str:
         """A hexadecimal name of this config: equal configs, and they alone, have equal digests."""
-        # 1 and 1.0 are equal, so they are written alike.
-        plain = json.loads(json.dumps(asdict(self)), parse_float=_int_if_whole)
-        text = json.dumps(plain, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        facts = asdict(self)
+        del facts["runtime"]
+        return digest_of(facts, 16)
+
+
+def resolve(options: EngineOptions, model: ModelConfig, num_processes: int | None = None) -> EngineConfig:
+    """The config of what a user asked for, with a model of this shape, but for a pool that memory is to size.
+
+    Raises ValueError, naming the field, the value and the remedy.
+    """
+    length = options.max_model_len
+    if length is None:
+        room = model.max_length if options.num_pages is None else options.num_pages * options.page_size
+        # Two tokens at least, so that a pool that holds less is refused by its own name.
+        length = max(2, min(model.max_length, room))
+    return part_of(
+        EngineConfig,
+        options,
+        model_name=os.fspath(options.model),
+        model=model,
+        cache=part_of(CacheConfig, options),
+        scheduler=part_of(SchedulerConfig, options, max_model_len=length),
+        parallel=part_of(ParallelConfig, options, num_processes=num_processes or 1),
+        runtime=part_of(RuntimeConfig, options),
+    )
 
 
 def check_pool(cache: CacheConfig, scheduler: SchedulerConfig) -> None:
@@ -219,55 +296,3 @@ def check_pool(cache: CacheConfig, scheduler: SchedulerConfig) -> None:
             f"sequence of max_model_len={scheduler.max_model_len}; give num_pages of at least "
             f"{-(-scheduler.max_model_len // cache.page_size)} or max_model_len of at most {room}"
         )
-
-
-def require_int(name: str, value: Any, low: int, high: int | None) -> None:
-    """Raise ValueError unless `value` is an int (not a bool) in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name}={value!r}: must be an integer")
-    if value < low or (high is not None and value > high):
-        bound = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"{name}={value!r}: must be {bound}")
-
-
-def require_fraction(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is a number in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value < 1:
-        raise ValueError(f"{name}={value!r}: must be a fraction in [0, 1)")
-
-
-def require_bool(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: must be True or False")
-
-
-def require_text(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is a string that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}={value!r}: must be a name")
-
-
-def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
-
-
-def parse_bytes(value: int | str, name: str = "kv_memory") -> int:
-    """Bytes of a number or of a text such as "512MiB" or "2GB". Raises ValueError naming the remedy."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = value
-    else:
-        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
-        if match is None or match[2] not in _UNITS:
-            raise ValueError(f"{name}={value!r}: give bytes, or a text such as '512MiB' or '2GB'")
-        size = int(float(match[1]) * _UNITS[match[2]])
-    if size < 1:
-        raise ValueError(f"{name}={value!r}: must be at least one byte")
-    return size
-
-
-def _int_if_whole(text: str) -> int | float:
-    value = float(text)
-    return int(value) if value.is_integer() else value

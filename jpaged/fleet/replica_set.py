@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from jpaged.config.engine import require_choice
+from jpaged.config.declaration import require_choice
 from jpaged.core.errors import REFUSALS, RequestRefused
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.response import CompletionDelta

@@ -9,7 +9,7 @@ from collections import OrderedDict, abc
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.core.cache.prefix_cache import page_hash, root_hash
 from jpaged.core.errors import QueueFull, RequestRefused
 from jpaged.core.requests.request import Request

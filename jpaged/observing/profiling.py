@@ -8,12 +8,6 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import click
-
-profile_option = click.option(
-    "--profile", type=click.Path(path_type=Path), help="Write a trace of the run (jax.profiler) into this folder."
-)
-
 
 def check_profile(folder: Path | None) -> None:
     """Raise ValueError if no trace can be written there."""

@@ -6,7 +6,7 @@ From a page count, bytes, or the memory that is free; too little memory for one 
 from dataclasses import dataclass
 from typing import Any
 
-from jpaged.config.engine import parse_bytes
+from jpaged.config.declaration import parse_bytes
 from models.config import ModelConfig
 
 HOST_FRACTION = 0.125
@@ -52,8 +52,6 @@ def size_pool(
 
     Raises ValueError when the memory does not hold one page (and the null page).
     """
-    if num_pages is not None and kv_memory is not None:
-        raise ValueError("num_pages and kv_memory both size the pool; give one of them")
     free, where, fraction = free_memory(device)
     if num_pages is not None:
         need = (num_pages + 1) * page_bytes
@@ -64,7 +62,7 @@ def size_pool(
             )
         return PoolSize(num_pages, "as given")
     if kv_memory is not None:
-        budget = parse_bytes(kv_memory)
+        budget = parse_bytes("kv_memory", kv_memory)
         if free is not None and budget > free:
             raise ValueError(f"kv_memory={kv_memory!r}: only {_show(free)} are free on the {where}; lower kv_memory")
         return PoolSize(_pages_in(budget, page_bytes, f"kv_memory={kv_memory!r}"), f"kv_memory={kv_memory}")

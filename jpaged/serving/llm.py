@@ -4,40 +4,35 @@ Results come in the order of the prompts; what one call does never ends or chang
 """
 
 import hashlib
-import os
 import reprlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+from jpaged.config.declaration import with_keywords_of
+from jpaged.config.engine import EngineOptions
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.errors import REFUSALS, EngineFailed
 from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.response import CompletionDelta, RequestOutput, Response
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.serving.loading import DEFAULT_MODEL, EngineOptions, load_engine
+from jpaged.serving.loading import load_engine
 from jpaged.text.prompts import Prompt, match_params, match_priority, parse_prompts
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """A model with its engine, and the `loop` that all calls share.
+    """A model with its engine, and the `loop` that all calls share. Its arguments are the fields of EngineOptions.
 
-    Keyword arguments are the fields of EngineOptions; names are vLLM's where it has the option, with `page_size`,
-    `num_pages` and `kv_memory` for the pool.
-
-    `model`: "smollm2-135m", a Hugging Face folder or hub id, a .gguf file, or a preset with load_format="dummy".
-    `num_pages` counts usable pages (the null page is one more); without it and `kv_memory` the pool holds
-    `max_num_seqs * max_model_len` tokens, at most an eighth of the free host memory (rounded down to a
-    power of two, so that two runs agree) or 90 % of the free GPU memory.
-    `record_steps` keeps a record of every step's pages in `step_records`.
-    Raises ValueError with the remedy for anything that a user can mend.
+    Names are vLLM's where it has the option, with `page_size`, `num_pages` (usable pages; the null page is one more)
+    and `kv_memory` for the pool. Raises ValueError with the remedy for anything that a user can mend.
     """
 
-    def __init__(self, model: str | os.PathLike[str] = DEFAULT_MODEL, **options: Any) -> None:
+    @with_keywords_of(EngineOptions)
+    def __init__(self, *model: Any, **options: Any) -> None:
         try:
-            self.options = EngineOptions(model=model, **options)  # pyright: ignore[reportArgumentType]
+            self.options = EngineOptions(*model, **options)
         except TypeError as error:
             raise ValueError(f"{str(error).replace('EngineOptions.__init__()', 'LLM()')}; see help(LLM)") from None
         loaded = load_engine(self.options)

@@ -1,27 +1,26 @@
 """From the name of a model to an engine that can run: weights, tokenizer, pool size, programs.
 
-Lives here: `load_engine` and what it gives.
-Promises: every choice made for the user is logged; nothing is allocated before the configuration is known to be right.
-Must not know: prompts, outputs.
+Every choice made for the user is logged; nothing is allocated before the configuration is known to be right.
 """
 
 import dataclasses
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jpaged.config.engine import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
-from jpaged.config.options import DEFAULT_MODEL, EngineOptions
+from jpaged.config.declaration import parse_bytes
+from jpaged.config.engine import EngineConfig, EngineOptions, resolve
 from jpaged.core.engine import Engine
+from jpaged.core.executor import Clock, Executor
 from jpaged.runtime.multi_process.processes import find_processes
 
 if TYPE_CHECKING:
     from jpaged.runtime.model_runner import ModelRunner
     from jpaged.text.tokenizer import Tokenizer
-
-__all__ = ["DEFAULT_MODEL", "EngineOptions", "LoadedEngine", "load_engine"]
 
 logger = logging.getLogger("jpaged")
 
@@ -40,69 +39,25 @@ class LoadedEngine:
     load_seconds: float
 
 
-def load_engine(options: EngineOptions) -> LoadedEngine:
-    """Load the model and build the engine. Raises ValueError with the remedy for anything a user can mend."""
-    # Checked first, since reading weights takes longest: everything that does not depend on the model.
-    cache = CacheConfig(
-        page_size=options.page_size,
-        num_pages=options.num_pages,
-        kv_cache_dtype=options.kv_cache_dtype,
-        enable_prefix_caching=options.enable_prefix_caching,
-        num_host_pages=options.num_host_pages or 0,
-        watermark=options.watermark,
-    )
-    scheduler = SchedulerConfig(
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        long_prefill_token_threshold=options.long_prefill_token_threshold,
-        scheduling_policy=options.scheduling_policy,
-        preemption_mode=options.preemption_mode,
-        admission_policy=options.admission_policy,
-        victim_policy=options.victim_policy,
-        eviction_policy=options.eviction_policy,
-        max_overtakes=options.max_overtakes,
-    )
-    if options.max_model_len is not None:
-        scheduler = dataclasses.replace(scheduler, max_model_len=options.max_model_len)
-    group = find_processes(options.coordinator, options.num_processes, options.process_id, os.environ)
-    parallel = ParallelConfig(
-        tensor_parallel_size=options.tensor_parallel_size,
-        parallel_style=options.parallel_style,
-        num_processes=1 if group is None else group.num_processes,
-    )
+def load_engine(
+    options: EngineOptions,
+    *,
+    clock: Clock | None = None,
+    observed: "Callable[[ModelRunner], Executor] | None" = None,
+) -> LoadedEngine:
+    """Load the model and build the engine. Raises ValueError with the remedy for anything a user can mend.
+
+    `observed` may wrap the runner in an executor that watches it.
+    """
     from models import load_config, resolve_source
 
-    source = resolve_source(options.model, revision=options.revision, load_format=options.load_format)
-    model_config = load_config(source)
-    if options.max_model_len is None:
-        # Two tokens at least, so that a pool that holds less is refused by its own name.
-        length = max(2, min(model_config.max_length, _explicit_room(cache)))
-        scheduler = dataclasses.replace(scheduler, max_model_len=length)
-    config = EngineConfig(
-        model_name=options.model,
-        model=model_config,
-        dtype=options.dtype,
-        seed=options.seed,
-        load_format=options.load_format,
-        attention_implementation=options.attention_implementation,
-        cache=cache,
-        scheduler=scheduler,
-        parallel=parallel,
-    )
-    return build_engine(options, config, source)
-
-
-def _explicit_room(cache: CacheConfig) -> int:
-    return 2**62 if cache.num_pages is None else cache.num_pages * cache.page_size
-
-
-def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> LoadedEngine:
-    """The engine of a config, with the weights of `source`; of `options` what no config has. Raises ValueError."""
+    group = find_processes(options.coordinator, options.num_processes, options.process_id, os.environ)
+    source = resolve_source(str(options.model), revision=options.revision, load_format=options.load_format)
+    config = resolve(options, load_config(source), group.num_processes if group else None)
     start = time.perf_counter()
     import jax.numpy as jnp
 
     from jpaged.runtime.mesh import DeviceMesh
-    from jpaged.runtime.model_runner import ModelRunner
     from jpaged.runtime.multi_process.driver import Driver
     from jpaged.runtime.multi_process.follower import Follower
     from jpaged.runtime.multi_process.join import join
@@ -111,25 +66,44 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
     from models.partition import check_shards
 
     check_shards(config.model, config.parallel.tensor_parallel_size)
-    group = find_processes(options.coordinator, options.num_processes, options.process_id, os.environ)
-    part = None if group is None else join(group, config)
+    part = join(group, config) if group else None
     use_persistent_cache(cache_dir() / "xla")
     mesh = DeviceMesh(config.parallel)
-    device = mesh.device
-    implementation = _resolve_attention(options.attention_implementation, device.platform)
+    implementation = _resolve_attention(config.attention_implementation, mesh.device.platform)
     _check_weights_fit(config, mesh)
     tokenizer = _load_tokenizer(options, source)
     params = mesh.load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed)
-    unsized = config
+    sized = partial(_size_pool, options, config, mesh)
+    config = part.agree(sized) if part else sized()
+    runner = _build_runner(config, params, implementation, mesh, part if isinstance(part, Driver) else None)
+    if isinstance(part, Follower):
+        part.follow(runner)
+    _check_pool_is_readable(config, mesh.part_of(runner.kv_pages), implementation)
+    engine = Engine(
+        config.scheduler,
+        config.cache,
+        observed(runner) if observed else runner,
+        vocab_size=config.model.vocab_size,
+        clock=clock,
+        max_num_waiting=config.runtime.max_num_waiting,
+        record_steps=config.runtime.record_steps,
+        overlap=config.runtime.async_scheduling,
+    )
+    if config.runtime.warmup == "full":
+        runner.warm_up()
+        logger.info("warm-up: %s", runner.describe_programs())
+    return LoadedEngine(engine, runner, tokenizer, config, implementation, time.perf_counter() - start)
 
-    def sized() -> EngineConfig:
-        return _size_pool(options, unsized, mesh)
 
-    config = sized() if part is None else part.agree(sized)
-    unroll = options.scan_unroll
+def _build_runner(config: EngineConfig, params: Any, implementation: str, mesh: Any, driver: Any) -> "ModelRunner":
+    import jax.numpy as jnp
+
+    from jpaged.runtime.model_runner import ModelRunner
+
+    unroll = config.scan_unroll
     if unroll is None:
         # A rolled scan copies every layer's weights on a GPU; an unrolled one copies them on a CPU.
-        unroll = 1 if device.platform == "cpu" else "full"
+        unroll = 1 if mesh.device.platform == "cpu" else "full"
     model = mesh.build_model(
         config.model,
         dtype=jnp.dtype(config.dtype),
@@ -137,7 +111,7 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
         attention_implementation=implementation,
         scan_unroll=unroll,
     )
-    runner = ModelRunner(
+    return ModelRunner(
         model,
         config.model,
         params,
@@ -146,23 +120,8 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
         dtype=config.dtype,
         attention_implementation=implementation,
         mesh=mesh,
-        driver=part if isinstance(part, Driver) else None,
+        driver=driver,
     )
-    if isinstance(part, Follower):
-        part.follow(runner)
-    _check_pool_is_readable(config, mesh.part_of(runner.kv_pages), implementation)
-    engine = Engine(
-        config.scheduler,
-        config.cache,
-        runner,
-        vocab_size=config.model.vocab_size,
-        record_steps=options.record_steps,
-        overlap=options.async_scheduling,
-    )
-    if options.warmup == "full":
-        runner.warm_up()
-        logger.info("warm-up: %s", runner.describe_programs())
-    return LoadedEngine(engine, runner, tokenizer, config, implementation, time.perf_counter() - start)
 
 
 def _check_pool_is_readable(config: EngineConfig, kv_pages: Any, implementation: str) -> None:
@@ -211,7 +170,7 @@ def _load_tokenizer(options: EngineOptions, source: Any) -> "Tokenizer | None":
     from jpaged.text.tokenizer import has_tokenizer, load_tokenizer
 
     if options.tokenizer is not None:
-        return load_tokenizer(options.tokenizer)
+        return load_tokenizer(os.fspath(options.tokenizer))
     if source.path is None or not has_tokenizer(source.path):
         logger.info("no tokenizer: prompts are token ids, outputs have no text")
         return None
@@ -228,7 +187,7 @@ def _size_pool(options: EngineOptions, config: EngineConfig, mesh: Any) -> Engin
     size = size_pool(
         page_bytes=page_bytes,
         page_size=config.cache.page_size,
-        num_pages=options.num_pages,
+        num_pages=config.cache.num_pages,
         kv_memory=options.kv_memory,
         want_tokens=scheduler.max_num_seqs * scheduler.max_model_len,
         device=mesh.device,
@@ -246,18 +205,8 @@ def _size_pool(options: EngineOptions, config: EngineConfig, mesh: Any) -> Engin
         "pool: %d pages of %d tokens, %.0f MiB (%s)",
         size.num_pages, config.cache.page_size, (size.num_pages + 1) * page_bytes / 2**20, size.reason,
     )  # fmt: skip
-    cache = dataclasses.replace(
-        config.cache, num_pages=size.num_pages, num_host_pages=_num_host_pages(options, page_bytes)
-    )
+    num_host_pages = config.cache.num_host_pages
+    if options.swap_space is not None:
+        num_host_pages = parse_bytes("swap_space", options.swap_space) // page_bytes
+    cache = dataclasses.replace(config.cache, num_pages=size.num_pages, num_host_pages=num_host_pages)
     return dataclasses.replace(config, cache=cache, scheduler=scheduler)
-
-
-def _num_host_pages(options: EngineOptions, page_bytes: int) -> int:
-    """Pages of the host pool, from a count or from bytes; none unless asked for. Raises ValueError."""
-    from jpaged.config.engine import parse_bytes
-
-    if options.swap_space is None:
-        return options.num_host_pages or 0
-    if options.num_host_pages is not None:
-        raise ValueError("num_host_pages and swap_space both size the host pool; give one of them")
-    return parse_bytes(options.swap_space, "swap_space") // page_bytes

@@ -7,7 +7,7 @@ Must not know: executors.
 
 from pathlib import Path
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.sim.cost_model import CostModel, TableCostModel
 from jpaged.sim.fit import fit_steps
 from jpaged.sim.hardware import hardware_named

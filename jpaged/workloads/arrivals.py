@@ -12,7 +12,7 @@ from itertools import count
 
 import numpy as np
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.workloads.streams import fractions, stream
 from jpaged.workloads.workload import MAX_NUMBER, SECOND
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jpaged.config.engine import require_bool, require_choice, require_int, require_text
+from jpaged.config.declaration import require_bool, require_choice, require_int, require_text
 from jpaged.workloads.arrivals import require_positive, require_rate
 from jpaged.workloads.workload import MAX_TOKENS
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.workloads.workload import SECOND, Workload
 
 QUANTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)

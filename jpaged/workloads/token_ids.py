@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 
 # Ordinary ids: the lowest are often special, the highest may be added ones.
 LOW_ID, HIGH_ID = 1000, 45000

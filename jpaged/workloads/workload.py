@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from jpaged.config.engine import require_int
+from jpaged.config.declaration import require_int
 from jpaged.workloads.token_ids import Span, span_ids
 
 SECOND = 1_000_000_000

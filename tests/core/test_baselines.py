@@ -5,7 +5,7 @@ from rig import Rig
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.requests.sampling_params import BeamSearchParams
-from jpaged.core.scheduling.presets import PRESETS, with_policy
+from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.core.scheduling.scheduler import Scheduler
 
 ORCA = {"prefix_caching": False, "watermark": 0.0}
@@ -138,7 +138,7 @@ def test_with_headroom_a_group_goes_on_only_while_a_page_is_free() -> None:
     assert [rig.stats["num_preemptions_recompute"] for rig in rigs] == [0, 1]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_preset_is_a_pair_of_valid_configs(name: str) -> None:
     extra = {"num_host_pages": 8} if name == "vllm-2023" else {}
     cache, scheduler = with_policy(name, CacheConfig(), SchedulerConfig(), num_pages=984, **extra)

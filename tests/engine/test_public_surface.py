@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 import jpaged
 from jpaged import LLM, BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
+from jpaged.config.declaration import options_of
+from jpaged.config.engine import EngineOptions
 from jpaged.core.requests.request import RequestMetrics
 from jpaged.core.requests.response import CompletionDelta
-from jpaged.serving.loading import EngineOptions
 from tests.engine.tiny import GREEDY, TINY_LLAMA, tiny_llm
 
 ENGINE = {
@@ -100,9 +102,20 @@ def test_fields_of_what_comes_back():
 
 
 def test_the_model_is_the_only_positional_argument_and_has_a_default():
-    model, options = list(inspect.signature(LLM.__init__).parameters.values())[1:]
+    model, *options = inspect.signature(LLM).parameters.values()
     assert (model.name, model.default) == ("model", "smollm2-135m")
-    assert options.kind is inspect.Parameter.VAR_KEYWORD
+    assert model.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert {option.kind for option in options} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_help_shows_every_keyword_of_the_engine_with_its_type_and_a_line_on_it():
+    parameters = inspect.signature(LLM).parameters
+    options = options_of(EngineOptions)
+    assert list(parameters) == [option.name for option in options]
+    assert parameters["page_size"].annotation is int
+    text = pydoc.plain(pydoc.render_doc(LLM))
+    assert "page_size: int = 16" in text
+    assert all(option.help and f"{option.name}: {option.help}" in text for option in options)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.open_loop import OpenLoop
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.presets import PRESETS, with_policy
+from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.executor import SimExecutor
 from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.stride import Stride
 from jpaged.sim.work import StepWork
 
-POLICIES = sorted(set(PRESETS) - {"paged"})
+RIVALS = sorted(set(POLICIES) - {"paged"})
 Trace = list[tuple[int, int, int, int]]
 
 
@@ -80,7 +80,7 @@ traces = st.lists(
 )
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", RIVALS)
 @given(
     trace=traces,
     num_pages=st.sampled_from([16, 20, 40]),
@@ -108,7 +108,7 @@ def check_equal(single: Outcome, strided: Outcome) -> None:
     assert single.log.digest.hexdigest() == strided.log.digest.hexdigest()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", RIVALS)
 def test_many_steps_of_a_long_trace_are_strided(policy: str) -> None:
     trace = [(4_000 * (i % 3), 3 + 5 * i % 20, 4 + 7 * i % 40, 1) for i in range(60)]
     options: dict[str, Any] = {"num_pages": 36, "max_num_seqs": 8}
@@ -145,7 +145,7 @@ def outcome_column(name: str) -> int:
     return STEP_COLUMNS.index(name)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", RIVALS)
 def test_the_categories_of_memory_add_up_to_the_pool(policy: str) -> None:
     trace = [(20_000 * (i % 2), 5 + i % 9, 3 + i % 17, 1) for i in range(20)]
     options: dict[str, Any] = {"num_pages": 40, "max_num_seqs": 8}

@@ -1,15 +1,13 @@
 """What a user may ask about how tokens are chosen and when a sequence ends.
 
-Lives here: SamplingParams and the checks of every field.
-Promises: a SamplingParams that exists is valid on its own; what depends on a model is checked in admission.py.
-Must not know: how a sampler works.
+A SamplingParams that exists is valid on its own; what depends on a model is checked in admission.py.
 """
 
-import reprlib
-import sys
-from collections.abc import Mapping, Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from typing import Any, cast
+
+from jpaged.config.declaration import about, check_options, option, require_int, require_number, shown
 
 MAX_N = 16384
 MAX_LOGPROBS = 20
@@ -23,49 +21,65 @@ GREEDY_TEMPERATURE = 1e-5
 class SamplingParams:
     """How the tokens of one request are chosen, and when it ends. Names and defaults are vLLM's.
 
-    `n`: sequences to return; `best_of`: sequences to generate, of which the `n` with the highest summed log
-    probability are returned, best first (None: n). `temperature`: 0 (below 1e-5) is greedy. `top_k`: 0 or -1 is off.
-    `top_p` in (0, 1], `min_p` in [0, 1]. `repetition_penalty` looks at prompt and output, `presence_penalty` and
-    `frequency_penalty` at the output alone. `seed`: None draws one from the engine's seed and the order of the
-    requests (-1 is None).
-    `stop`: strings that end a sequence (left out of the text unless `include_stop_str_in_output`).
-    `stop_token_ids`: ids that end it, beside the model's own end-of-sequence ids. `ignore_eos`: those do not end it.
-    `max_tokens`: None is "as many as the model's length allows". `min_tokens`: no end before that many.
-    `logprobs`, `prompt_logprobs`: how many of the most likely ids to report a position, beside the chosen one.
-    `logit_bias`: id -> number added to its logit, clipped to [-100, 100].
-
+    With `best_of` the `n` sequences of the highest summed log probability are returned, best first. A `temperature`
+    below 1e-5 is greedy, a `top_k` of -1 is off, a `seed` of -1 is None. `stop` strings are left out of the text unless
+    `include_stop_str_in_output`. `max_tokens` None: as many as the model's length allows.
     Raises ValueError, naming the field, the value and the remedy.
     """
 
-    n: int = 1
-    best_of: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: Sequence[str] | str | None = None
-    stop_token_ids: Sequence[int] | None = None
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    include_stop_str_in_output: bool = False
-    logit_bias: Mapping[int, float] | None = field(default=None)
+    n: int = option(1, "Sequences per prompt.", low=1, high=MAX_N)
+    best_of: int | None = option(
+        None,
+        "Sequences to generate, of which the n most probable are returned; default: n.",
+        low=1,
+        high=MAX_N,
+        flag=False,
+    )
+    presence_penalty: float = option(
+        0.0, "Subtracted from the logits of tokens that the output has; 0 is off.", low=-2.0, high=2.0
+    )
+    frequency_penalty: float = option(
+        0.0, "Subtracted from a token's logit for each time the output has it; 0 is off.", low=-2.0, high=2.0
+    )
+    repetition_penalty: float = option(
+        1.0, "Divides the logits of tokens that prompt or output have; 1 is off.", low=0.0, high=100.0
+    )
+    temperature: float = option(1.0, "Temperature of sampling; 0 is greedy.", low=0.0, high=2.0)
+    top_p: float = option(
+        1.0, "Sample from the most likely tokens that together have this probability; 1 is off.", low=0.0, high=1.0
+    )
+    top_k: int = option(0, "Sample from this many most likely tokens; 0 is off.", low=-1)
+    min_p: float = option(
+        0.0, "Sample from tokens at least this fraction as likely as the most likely; 0 is off.", low=0.0, high=1.0
+    )
+    seed: int | None = option(
+        None, "Seed of this request; default: from the engine's seed.", low=-1, high=2**63 - 1, flag=False
+    )
+    stop: abc.Sequence[str] | str | None = option(None, "Text that ends a sequence; may be given several times.")
+    stop_token_ids: abc.Sequence[int] | None = option(
+        None, "Ids that end a sequence, beside the model's end-of-sequence ids.", flag=False
+    )
+    ignore_eos: bool = option(False, "Go on after the model's end-of-sequence token.")
+    max_tokens: int | None = option(16, "New tokens per sequence, at most.", low=1)
+    min_tokens: int = option(0, "New tokens before a sequence may end.", low=0)
+    logprobs: int | None = option(
+        None, "Most likely ids to report per token, beside the chosen one.", low=0, high=MAX_LOGPROBS
+    )
+    prompt_logprobs: int | None = option(
+        None, "Most likely ids to report per prompt token.", low=0, high=MAX_LOGPROBS, flag=False
+    )
+    detokenize: bool = option(True, "Give the text, not only the ids.", flag=False)
+    skip_special_tokens: bool = option(True, "Leave special tokens out of the text.", flag=False)
+    include_stop_str_in_output: bool = option(False, "Keep the stop string in the text.", flag=False)
+    logit_bias: abc.Mapping[int, float] | None = option(
+        None, "Number added to the logit of each of these ids, clipped to [-100, 100].", flag=False
+    )
 
     def __post_init__(self) -> None:
+        check_options(self)
         self._check_numbers()
-        self._check_lengths()
         self._check_stops()
         self._check_logit_bias()
-        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
-            check_bool(name, getattr(self, name))
         if self.num_sequences > 1 and self.greedy:
             name = "n" if self.best_of is None else "best_of"
             raise ValueError(f"{name}={self.num_sequences} with temperature={self.temperature}: greedy sequences would "
@@ -97,49 +111,29 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
     def _check_numbers(self) -> None:
-        check_int("n", self.n, 1, MAX_N)
-        if self.best_of is not None:
-            check_int("best_of", self.best_of, 1, MAX_N)
-            if self.best_of < self.n:
-                raise ValueError(f"best_of={self.best_of}: must be at least n={self.n}, the number returned")
-        check_float("temperature", self.temperature, 0.0, 2.0)
-        check_float("top_p", self.top_p, 0.0, 1.0)
+        if self.best_of is not None and self.best_of < self.n:
+            raise ValueError(f"best_of={self.best_of}: must be at least n={self.n}, the number returned")
         if self.top_p == 0.0:
             raise ValueError("top_p=0: must be above 0; for greedy decoding set temperature=0")
-        check_int("top_k", self.top_k, -1, None)
-        check_float("min_p", self.min_p, 0.0, 1.0)
-        check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        check_float("repetition_penalty", self.repetition_penalty, 0.0, 100.0)
         if self.repetition_penalty == 0.0:
             raise ValueError("repetition_penalty=0: must be above 0; 1 is off")
-        if self.seed is not None:
-            check_int("seed", self.seed, -1, 2**63 - 1)
-            if self.seed == -1:
-                object.__setattr__(self, "seed", None)
-
-    def _check_lengths(self) -> None:
-        if self.max_tokens is not None:
-            check_int("max_tokens", self.max_tokens, 1, None)
-        check_int("min_tokens", self.min_tokens, 0, None)
+        if self.seed == -1:
+            object.__setattr__(self, "seed", None)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens}: must be at most max_tokens={self.max_tokens}")
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), 0, MAX_LOGPROBS)
 
     def _check_stops(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(_sequence("stop", self.stop))
         for text in stop:
             if not isinstance(text, str) or not text:
-                raise ValueError(f"stop={_shown(self.stop)}: every entry must be a string that is not empty")
+                raise ValueError(f"stop={shown(self.stop)}: every entry must be a string that is not empty")
         if len(stop) > MAX_STOP_STRINGS:
             raise ValueError(f"stop has {len(stop)} entries: give at most {MAX_STOP_STRINGS}")
         if stop and not self.detokenize:
             raise ValueError("stop with detokenize=False: stop strings need text; set detokenize=True")
         ids = tuple(_sequence("stop_token_ids", self.stop_token_ids))
         for token in ids:
-            check_int("stop_token_ids", token, 0, None)
+            require_int("stop_token_ids", token, 0, None)
         if len(ids) > MAX_STOP_TOKEN_IDS:
             raise ValueError(f"stop_token_ids has {len(ids)} entries: give at most {MAX_STOP_TOKEN_IDS}")
         object.__setattr__(self, "stop", stop)
@@ -149,15 +143,15 @@ class SamplingParams:
         given: Any = self.logit_bias
         if given is None:
             return
-        if not isinstance(given, Mapping):
-            raise ValueError(f"logit_bias={_shown(given)}: give a mapping of token id to number")
-        bias = cast(Mapping[Any, Any], given)
+        if not isinstance(given, abc.Mapping):
+            raise ValueError(f"logit_bias={shown(given)}: give a mapping of token id to number")
+        bias = cast(abc.Mapping[Any, Any], given)
         if len(bias) > MAX_LOGIT_BIAS:
             raise ValueError(f"logit_bias has {len(bias)} entries: give at most {MAX_LOGIT_BIAS}")
         clipped: dict[int, float] = {}
         for token, value in bias.items():
-            check_int("logit_bias id", token, 0, None)
-            check_float(f"logit_bias[{_shown(token)}]", value, None, None)
+            require_int("logit_bias id", token, 0, None)
+            require_number(f"logit_bias[{shown(token)}]", value, None, None)
             clipped[token] = max(-100.0, min(100.0, float(value)))
         object.__setattr__(self, "logit_bias", clipped)
 
@@ -173,61 +167,26 @@ class BeamSearchParams:
     Raises ValueError, naming the field, the value and the remedy.
     """
 
-    beam_width: int
-    max_tokens: int
-    ignore_eos: bool = False
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
-    include_stop_str_in_output: bool = False
+    beam_width: int = field(
+        metadata=about("Beam search with this many beams, instead of sampling.", low=1, high=MAX_LOGPROBS // 2)
+    )
+    max_tokens: int = field(metadata=about("New tokens per hypothesis, at most.", low=1))
+    ignore_eos: bool = option(False, "Go on after the model's end-of-sequence token.")
+    length_penalty: float = option(
+        1.0, "A finished beam scores its log probability divided by length ** penalty.", low=-100.0, high=100.0
+    )
+    early_stopping: bool | str = option(
+        False, "When a beam search ends: see BeamSearchParams.", choices=(False, True, "never")
+    )
+    include_stop_str_in_output: bool = option(False, "Keep the end-of-sequence text.", flag=False)
 
     def __post_init__(self) -> None:
-        check_int("beam_width", self.beam_width, 1, MAX_LOGPROBS // 2)
-        check_int("max_tokens", self.max_tokens, 1, None)
-        check_float("length_penalty", self.length_penalty, -100.0, 100.0)
-        for name in ("ignore_eos", "include_stop_str_in_output"):
-            check_bool(name, getattr(self, name))
-        if self.early_stopping != "never":
-            check_bool("early_stopping", self.early_stopping)
+        check_options(self)
 
 
-def check_int(name: str, value: Any, low: int | None, high: int | None) -> None:
-    """Raise ValueError unless `value` is an int (not a bool) in [low, high]; None leaves a side open."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name}={_shown(value)}: must be an integer")
-    _check_range(name, value, low, high)
-
-
-def check_float(name: str, value: Any, low: float | None, high: float | None) -> None:
-    """Raise ValueError unless `value` is a finite number (not a bool) in [low, high]; None leaves a side open."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}={_shown(value)}: must be a number")
-    # An int may be too large for a float, and for isfinite.
-    if not -sys.float_info.max <= value <= sys.float_info.max:
-        raise ValueError(f"{name}={_shown(value)}: must be finite")
-    _check_range(name, value, low, high)
-
-
-def check_bool(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={_shown(value)}: use True or False")
-
-
-def _check_range(name: str, value: float, low: float | None, high: float | None) -> None:
-    if low is not None and value < low:
-        raise ValueError(f"{name}={_shown(value)}: must be at least {low}")
-    if high is not None and value > high:
-        raise ValueError(f"{name}={_shown(value)}: must be at most {high}")
-
-
-def _sequence(name: str, value: Any) -> Sequence[Any]:
+def _sequence(name: str, value: Any) -> abc.Sequence[Any]:
     if value is None:
         return ()
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise ValueError(f"{name}={_shown(value)}: must be a list")
+    if not isinstance(value, abc.Sequence) or isinstance(value, str | bytes):
+        raise ValueError(f"{name}={shown(value)}: must be a list")
     return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _shown(value: Any) -> str:
-    """The value as an error message shows it: short, and in one line."""
-    return " ".join(reprlib.repr(value).split())
