@@ -1,15 +1,13 @@
 """What an experiment is, in one tree of frozen configs.
 
-Lives here: ExperimentConfig and its sections; the digest that names a run.
-Promises: a tree that exists is consistent; every error names the field, the value and the remedy.
-Must not know: files, command lines, how a point is run.
+A tree that exists is consistent; every error names the field, the value and the remedy.
 """
 
 import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from jpaged.config.engine import (
     DTYPES,
@@ -27,6 +25,37 @@ from jpaged.workloads import WorkloadSpec
 
 EXECUTORS = ("sim", "jax")
 METHODS = ("greedy", "sample", "beam")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A point of any kind of experiment: its question, and a digest of everything that decides its outcome.
+
+    `results` are the numbers of a run (none: those of `summarize`), `measured` those that differ from one to the next.
+    """
+
+    kind: ClassVar[str]
+    results: ClassVar[tuple[str, ...]] = ()
+    measured: ClassVar[tuple[str, ...]] = ()
+    needs_device: ClassVar[bool] = False
+
+    question: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a run takes a process, and where there is one a GPU, for itself."""
+        return self.needs_device
+
+    def digest(self) -> str:
+        """A hexadecimal name of the point: equal configs have equal digests, whatever question they are asked for."""
+        facts = asdict(self)
+        del facts["question"]
+        if self.kind != "serving":
+            facts["kind"] = self.kind
+        # 1 and 1.0 are equal, so they are written alike.
+        plain = json.loads(json.dumps(facts), parse_float=_int_if_whole)
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +212,15 @@ class MetricsSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
+class ExperimentConfig(Config):
     """One point: which question it belongs to, and everything that decides its outcome.
 
     `stop_at_s`: the run ends then, finished or not (None: when every request has finished). `seed` is of the engine and
     the simulated sampler; the workload has its own.
     """
 
-    question: str = ""
+    kind: ClassVar[str] = "serving"
+
     model: ModelSection = field(default_factory=ModelSection)
     hardware: HardwareSection = field(default_factory=HardwareSection)
     executor: ExecutorSection = field(default_factory=ExecutorSection)
@@ -216,14 +246,10 @@ class ExperimentConfig:
                 "so far; give 1, or executor sim"
             )
 
-    def digest(self) -> str:
-        """A hexadecimal name of the point: equal configs have equal digests, whatever question they are asked for."""
-        facts = asdict(self)
-        del facts["question"]
-        # 1 and 1.0 are equal, so they are written alike.
-        plain = json.loads(json.dumps(facts), parse_float=_int_if_whole)
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+    @property
+    def on_device(self) -> bool:
+        """Whether the executor is a real one."""
+        return self.executor.kind == "jax"
 
 
 def _int_if_whole(text: str) -> int | float:

@@ -1,14 +1,13 @@
-"""What a config leaves to its model, policy and device, resolved.
+"""What a config leaves to its model, policy and device, resolved from the config and the model's shape alone.
 
-Lives here: `preset`, `cost_model`, and the engine's two configs for either executor.
-Promises: from the config and the model's shape alone; every error names the field, the value and the remedy.
-Must not know: workloads, how a point is run.
+Every error names the field, the value and the remedy.
 """
 
 from fractions import Fraction
 from typing import Any
 
-from experiments.config import ExperimentConfig
+from experiments.config import CacheSection, ExperimentConfig, HardwareSection, ModelSection, PolicySection
+from experiments.kinds import FleetConfig
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.scheduling.presets import with_policy
 from jpaged.sim.capacity import pages_that_fit, swap_pages
@@ -57,8 +56,24 @@ def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheC
     return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
 
 
+def fleet_engine_configs(config: FleetConfig) -> tuple[CacheConfig, SchedulerConfig]:
+    """The same two for the engines of a fleet, all alike."""
+    fleet = config.fleet
+    engine = ExperimentConfig(
+        model=ModelSection(name=config.model),
+        hardware=HardwareSection(device=config.device),
+        policy=PolicySection(
+            max_num_seqs=256,
+            max_num_batched_tokens=fleet.max_num_batched_tokens,
+            chunked_prefill=fleet.chunked_prefill,
+        ),
+        cache=CacheSection(enable_prefix_caching=fleet.enable_prefix_caching),
+    )
+    return engine_configs(engine, preset(config.model))
+
+
 def device_configs(config: ExperimentConfig, max_length: int) -> tuple[CacheConfig, SchedulerConfig]:
-    """The same two for a real executor and a model of so many tokens; a `num_pages` of None is left to the memory."""
+    """The same two for a real executor and a model of this many tokens; a `num_pages` of None is left to the memory."""
     section = config.cache
     overrides = policy_overrides(config) | {
         "num_pages": section.num_pages,
