@@ -6,7 +6,7 @@ only, so that a simulation of the same times makes the same plans.
 Must not know: files, sweeps, figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from experiments.point import Point, collect, pin_prefix, requests_of, simulate,
 from experiments.resolve import device_configs
 from jpaged.config.engine import CacheConfig, EngineConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
+from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.open_loop import MonotonicClock, OpenLoop
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.serving.loading import EngineOptions, LoadedEngine
 from jpaged.sim.cost_model import TableCostModel
 from jpaged.sim.run_log import ObservedExecutor, RunLog
@@ -58,14 +60,14 @@ class StepClock:
         self._now_ns = max(self._now_ns, time_ns)
 
 
-class _TimedExecutor:
+class _TimedExecutor(SyncExecutor):
     """An executor whose steps move a StepClock."""
 
-    def __init__(self, execute: Callable[[SchedulerOutput], StepResult], clock: StepClock) -> None:
-        self._execute, self._clock = execute, clock
+    def __init__(self, executor: Executor, clock: StepClock) -> None:
+        self._executor, self._clock = executor, clock
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
-        result = self._execute(plan)
+        result = self._executor.collect(self._executor.submit(plan))
         self._clock.look()
         return result
 
@@ -75,7 +77,7 @@ def run_device_point(config: ExperimentConfig) -> Point:
     workload = workload_of(config)
     loaded = load_for(config)
     clock = StepClock()
-    observed = ObservedExecutor(_TimedExecutor(loaded.runner.execute, clock), clock)
+    observed = ObservedExecutor(_TimedExecutor(loaded.runner, clock), clock)
     cache, vocab_size = loaded.config.cache, loaded.config.model.vocab_size
     engine = Engine(loaded.config.scheduler, cache, observed, vocab_size=vocab_size, clock=clock)
     loaded.runner.warm_up()
@@ -85,11 +87,16 @@ def run_device_point(config: ExperimentConfig) -> Point:
     observed.observer = log.add
     # The prompts' ids reach the model, so they are never left out.
     requests = requests_of(config, workload, vocab_size, ids_matter=True)
-    outputs: dict[tuple[int, int], list[int]] = {}
-    loop = OpenLoop(engine, clock, requests, workload.arrival_ns, on_deltas=lambda deltas: _keep(outputs, deltas))
+    loop = OpenLoop(EngineLoop(engine), clock, requests, workload.arrival_ns, outputs=True)
     clock.start()
     loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
     point = collect(config, workload, engine, loop, log, clock.now_ns)
+    outputs = {
+        (number, output.index): output.token_ids
+        for number, response in loop.responses.items()
+        for output in response.outputs
+        if output.token_ids
+    }
     return replace(point, outputs=outputs, executor_facts=_facts(loaded))
 
 
@@ -135,14 +142,6 @@ def load_for(config: ExperimentConfig) -> LoadedEngine:
         seed=config.seed,
     )
     return build_engine(options, engine_config, source)
-
-
-def _keep(outputs: dict[tuple[int, int], list[int]], deltas: list[SequenceDelta]) -> None:
-    for delta in deltas:
-        if delta.hypothesis is not None:
-            outputs[int(delta.request_id), delta.index] = list(delta.hypothesis.token_ids)
-        elif delta.token_id is not None:
-            outputs.setdefault((int(delta.request_id), delta.index), []).append(delta.token_id)
 
 
 def _facts(loaded: LoadedEngine) -> dict[str, Any]:

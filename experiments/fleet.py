@@ -15,10 +15,9 @@ from experiments.resolve import fleet_engine_configs, preset
 from experiments.traces import TRACES
 from jpaged.core.requests.request import RequestMetrics
 from jpaged.fleet.router import Router
-from jpaged.sim.fleet import DecodePool, FleetLoop
+from jpaged.sim.fleet import DecodePool, FleetLoop, SimReplica
 from jpaged.sim.links import link_named
 from jpaged.sim.profiles import load_profile
-from jpaged.sim.replica import SimReplica
 from jpaged.workloads import Workload, build_workload
 
 GOOD = 0.90

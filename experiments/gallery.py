@@ -12,6 +12,7 @@ from experiments.kinds import Outcome, WalkthroughConfig
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.cache.page_pool import PagePool
 from jpaged.core.engine import Engine
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
@@ -42,7 +43,7 @@ class Answer(NamedTuple):
     survivors: Mapping[int, int] | None = None
 
 
-class Scripted:
+class Scripted(SyncExecutor):
     """An executor that reads its answers from a list; each gives what the step's samples need."""
 
     def __init__(self, answers: Callable[[int], Answer]) -> None:

@@ -13,6 +13,7 @@ from experiments.resolve import cost_model, engine_configs, preset
 from experiments.traces import TRACES
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.open_loop import OpenLoop
 from jpaged.core.requests.request import Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
@@ -125,7 +126,7 @@ def simulate(
     observed.observer = log.add
     requests = requests_of(config, workload, vocab_size, ids_matter=cache.enable_prefix_caching)
     leap = Stride(engine, executor, log) if config.executor.strides else None
-    loop = OpenLoop(engine, clock, requests, workload.arrival_ns, leap=leap)
+    loop = OpenLoop(EngineLoop(engine), clock, requests, workload.arrival_ns, leap=leap)
     loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
     return collect(config, workload, engine, loop, log, clock.now_ns)
 

@@ -1,30 +1,42 @@
 """jpaged: PagedAttention in JAX and Pallas.
 
-Lives here: the public names, loaded when they are first used.
-Promises: `import jpaged` loads neither jax nor numpy.
-Must not know: anything else.
+The public names, loaded when they are first used: `import jpaged` loads neither jax nor numpy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jpaged.core.requests.request import CompletionOutput, Logprob, RequestOutput
+    from jpaged.core.errors import EngineFailed, QueueFull, RequestRefused
+    from jpaged.core.requests.response import CompletionOutput, Logprob, RequestOutput
     from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
     from jpaged.serving.llm import LLM
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "BeamSearchParams", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
-
 _HOMES = {
-    "LLM": "jpaged.serving.llm",
-    "SamplingParams": "jpaged.core.requests.sampling_params",
     "BeamSearchParams": "jpaged.core.requests.sampling_params",
-    "RequestOutput": "jpaged.core.requests.request",
-    "CompletionOutput": "jpaged.core.requests.request",
-    "Logprob": "jpaged.core.requests.request",
+    "CompletionOutput": "jpaged.core.requests.response",
+    "EngineFailed": "jpaged.core.errors",
+    "LLM": "jpaged.serving.llm",
+    "Logprob": "jpaged.core.requests.response",
+    "QueueFull": "jpaged.core.errors",
+    "RequestOutput": "jpaged.core.requests.response",
+    "RequestRefused": "jpaged.core.errors",
+    "SamplingParams": "jpaged.core.requests.sampling_params",
 }
+
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "EngineFailed",
+    "Logprob",
+    "QueueFull",
+    "RequestOutput",
+    "RequestRefused",
+    "SamplingParams",
+]
 
 
 def __getattr__(name: str) -> Any:

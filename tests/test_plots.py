@@ -7,6 +7,7 @@ import pytest
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
@@ -14,7 +15,7 @@ from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.observing.page_map import CACHED, COMMON, PALETTE, check_target, page_map
 
 
-class Answers:
+class Answers(SyncExecutor):
     """The same id for every sample."""
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
@@ -57,7 +58,7 @@ def test_the_colours_of_a_map_are_those_of_who_holds_each_page(records: list[Ste
     from jpaged.observing import page_map as plots
 
     axes = Figure().subplots()
-    plots._draw_pages(axes, records, plots._colours(records), points_a_page=10)
+    plots._plot_pages(axes, records, plots._colours(records), points_per_page=10)
     image = axes.images[0].get_array()
     assert image is not None
     seen: set[str] = set()
@@ -95,7 +96,7 @@ def test_the_legend_names_only_what_is_in_the_picture(records: list[StepRecord])
 
 def test_without_matplotlib_the_error_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"^drawing needs matplotlib: pip install 'jpaged\[plots\]'$"):
+    with pytest.raises(ValueError, match=r"^plotting needs matplotlib: pip install 'jpaged\[plots\]'$"):
         check_target(tmp_path / "map.png")
 
 

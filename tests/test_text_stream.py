@@ -60,10 +60,26 @@ class ScriptedTexts:
         return self.texts[len(ids)]
 
 
-def stream_of(*pieces: bytes | str, **options) -> tuple[TextStream, list[str]]:
+class Joined(TextStream):
+    """A stream that keeps all the text it has given."""
+
+    text = ""
+
+    def push(self, token_id: int) -> str:
+        delta = super().push(token_id)
+        self.text += delta
+        return delta
+
+    def finish(self) -> str:
+        delta = super().finish()
+        self.text += delta
+        return delta
+
+
+def stream_of(*pieces: bytes | str, **options) -> tuple[Joined, list[str]]:
     """A stream fed with one token a piece, and the pieces of text it returned, `finish` last."""
     tokens = ByteTokens([piece.encode() if isinstance(piece, str) else piece for piece in pieces])
-    stream = TextStream(tokens, **options)
+    stream = Joined(tokens, **options)
     deltas = [stream.push(index) for index in range(len(pieces))]
     return stream, [*deltas, stream.finish()]
 
@@ -92,7 +108,7 @@ def test_whole_characters_before_an_unfinished_one_are_not_held_back():
 
 
 def test_a_decoder_whose_tail_stays_in_doubt_gives_each_character_once():
-    stream = TextStream(ScriptedTexts("A 世" + REPLACEMENT, "A 世a" + REPLACEMENT, "A 世ab"))
+    stream = Joined(ScriptedTexts("A 世" + REPLACEMENT, "A 世a" + REPLACEMENT, "A 世ab"))
     assert [stream.push(0) for _ in range(3)] == ["A 世", "a", "b"]
     assert stream.text == "A 世ab"
 
@@ -117,14 +133,14 @@ def test_a_replacement_character_that_was_meant_is_kept():
 
 def test_special_tokens_within_a_character_do_not_break_it():
     tokens = ByteTokens([b"\xe4", b"<eos>", b"\xb8\x96"], special=[1])
-    stream = TextStream(tokens)
+    stream = Joined(tokens)
     assert [stream.push(i) for i in (0, 1, 1, 2)] == ["", "", "", "世"]
 
 
 def test_special_tokens_are_text_when_they_are_not_skipped():
     tokens = ByteTokens([b"a", b"<eos>"], special=[1])
-    assert "".join(map(TextStream(tokens, skip_special_tokens=False).push, [0, 1])) == "a<eos>"
-    assert "".join(map(TextStream(tokens).push, [0, 1])) == "a"
+    assert "".join(map(Joined(tokens, skip_special_tokens=False).push, [0, 1])) == "a<eos>"
+    assert "".join(map(Joined(tokens).push, [0, 1])) == "a"
 
 
 @given(text=st.text(), cuts=st.lists(st.integers(0, 10_000)), prompt=st.text(max_size=4))
@@ -133,7 +149,7 @@ def test_special_tokens_are_text_when_they_are_not_skipped():
 @example(text=REPLACEMENT * 100, cuts=list(range(300)), prompt=REPLACEMENT)
 def test_the_pieces_join_to_the_whole_text_and_show_no_unfinished_character(text: str, cuts: list[int], prompt: str):
     pieces = [prompt.encode(), *byte_tokens(text.encode(), cuts)]
-    stream = TextStream(ByteTokens(pieces), prompt_token_ids=[0])
+    stream = Joined(ByteTokens(pieces), prompt_token_ids=[0])
     deltas = []
     for index in range(1, len(pieces)):
         deltas.append(stream.push(index))
@@ -164,7 +180,7 @@ def test_bytes_that_are_not_unicode_stream_as_they_decode(data: bytes, cuts: lis
 )
 def test_the_ids_decoded_for_a_token_do_not_grow_with_the_text(pieces: list[bytes]):
     tokens = ByteTokens(pieces)
-    stream = TextStream(tokens)
+    stream = Joined(tokens)
     out = "".join(stream.push(i) for i in range(len(pieces))) + stream.finish()
     assert tokens.longest <= 33
     assert out == b"".join(pieces).decode("utf-8", errors="replace")
@@ -175,25 +191,25 @@ def test_the_ids_decoded_for_a_token_do_not_grow_with_the_text(pieces: list[byte
 
 def test_the_prompt_is_context_but_not_text():
     tokens = SentencePieceTokens(["▁Hello", "▁world"])
-    assert TextStream(tokens, prompt_token_ids=tokens.ids("▁Hello")).push(1) == " world"
-    assert TextStream(tokens).push(1) == "world"
+    assert Joined(tokens, prompt_token_ids=tokens.ids("▁Hello")).push(1) == " world"
+    assert Joined(tokens).push(1) == "world"
 
 
 def test_a_character_begun_by_the_prompt_belongs_to_the_token_that_completes_it():
     tokens = ByteTokens([b"\xe4", b"\xb8", b"\x96", b"a"])
-    stream = TextStream(tokens, prompt_token_ids=[3, 0])
+    stream = Joined(tokens, prompt_token_ids=[3, 0])
     assert [stream.push(i) for i in (1, 2, 3)] == ["", "世", "a"]
 
 
 def test_a_broken_end_of_the_prompt_is_not_text():
     tokens = ByteTokens([b"\xe4", b"a"])
-    stream = TextStream(tokens, prompt_token_ids=[1, 0])
+    stream = Joined(tokens, prompt_token_ids=[1, 0])
     assert stream.push(1) + stream.finish() == "a"
 
 
 def test_a_long_prompt_is_not_decoded():
     tokens = ByteTokens([b"word "])
-    TextStream(tokens, prompt_token_ids=[0] * 10_000).push(0)
+    Joined(tokens, prompt_token_ids=[0] * 10_000).push(0)
     assert tokens.longest <= 8
 
 
@@ -201,7 +217,7 @@ def test_spaces_at_the_start_stream_as_they_decode():
     tokens = SentencePieceTokens(["▁", "▁a", "▁▁"])
     for pieces in itertools.product(tokens.vocab, repeat=4):
         ids = tokens.ids(*pieces)
-        stream = TextStream(tokens)
+        stream = Joined(tokens)
         assert "".join(map(stream.push, ids)) + stream.finish() == tokens.decode(ids)
 
 
@@ -215,7 +231,7 @@ def test_byte_fallback_text_streams_as_it_decodes(text: str, prompt: str):
 
     tokens = SentencePieceTokens(["x", *pieces("ab 世é🙂")])
     before = tokens.ids("x", *pieces(prompt))
-    stream = TextStream(tokens, prompt_token_ids=before)
+    stream = Joined(tokens, prompt_token_ids=before)
     deltas = [stream.push(index) for index in tokens.ids(*pieces(text))]
     assert not any(REPLACEMENT in delta for delta in deltas)
     assert "".join(deltas) + stream.finish() == text
@@ -223,7 +239,7 @@ def test_byte_fallback_text_streams_as_it_decodes(text: str, prompt: str):
 
 def test_a_broken_byte_does_not_take_back_the_byte_fallback_characters_before_it():
     tokens = SentencePieceTokens([*(f"<0x{byte:02X}>" for byte in "世".encode()), "a"])
-    stream = TextStream(tokens)
+    stream = Joined(tokens)
     deltas = [stream.push(index) for index in (0, 1, 2, 0, 3)]
     assert deltas == ["", "", "世", "", REPLACEMENT + "a"]
     assert stream.finish() == ""
@@ -231,7 +247,7 @@ def test_a_broken_byte_does_not_take_back_the_byte_fallback_characters_before_it
 
 def test_a_long_run_of_broken_bytes_is_neither_held_for_ever_nor_read_again_and_again():
     tokens = SentencePieceTokens([*(f"<0x{byte:02X}>" for byte in "世".encode()), "a"])
-    stream = TextStream(tokens)
+    stream = Joined(tokens)
     deltas = [stream.push(index) for index in [0, 1, 2, *[0] * 100, 3]]
     assert "".join(deltas) == "世" + REPLACEMENT * 100 + "a"
     assert "".join(deltas[:60]).startswith("世" + REPLACEMENT)
@@ -240,7 +256,7 @@ def test_a_long_run_of_broken_bytes_is_neither_held_for_ever_nor_read_again_and_
 
 def test_a_byte_fallback_character_begun_by_the_prompt_does_not_spoil_those_after_it():
     tokens = SentencePieceTokens([*(f"<0x{byte:02X}>" for byte in "世".encode()), "a"])
-    stream = TextStream(tokens, prompt_token_ids=[3, 0])
+    stream = Joined(tokens, prompt_token_ids=[3, 0])
     assert [stream.push(index) for index in (1, 2, 0, 1, 2, 0, 1, 2)] == ["", "世", "", "", "世", "", "", "世"]
 
 
@@ -249,7 +265,7 @@ def test_spaces_that_a_decoder_drops_at_both_ends_come_with_the_next_word():
         def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
             return super().decode(ids, skip_special_tokens).strip()
 
-    stream = TextStream(Stripped([b"a", b" "]))
+    stream = Joined(Stripped([b"a", b" "]))
     assert [stream.push(index) for index in (0, 1, 1, 0, 1, 0)] == ["a", "", "", "  a", "", " a"]
 
 
@@ -317,7 +333,7 @@ def test_tokens_after_a_stop_give_nothing():
 
 def test_the_prompt_is_not_searched_for_stop_strings():
     tokens = ByteTokens([b"ST", b"OP"])
-    stream = TextStream(tokens, prompt_token_ids=[0], stop=["STOP"])
+    stream = Joined(tokens, prompt_token_ids=[0], stop=["STOP"])
     assert stream.push(1) == "OP"
     assert stream.stopped is None
 
@@ -348,7 +364,7 @@ def test_a_stop_string_that_ends_in_an_unfinished_character_counts_at_the_end():
 @pytest.mark.parametrize("stop", [[""], ["a", ""], [3]])
 def test_an_empty_stop_string_is_refused(stop: list):
     with pytest.raises(ValueError, match="not empty"):
-        TextStream(ByteTokens([b"a"]), stop=stop)
+        Joined(ByteTokens([b"a"]), stop=stop)
 
 
 def test_one_stop_string_is_not_taken_for_its_characters():

@@ -1,7 +1,7 @@
 """jpaged.text.tokenizer: Hugging Face folders and GGUF files made here, and SmolLM2's own file.
 
-Promises: nothing is fetched but the default model's file, by the tests that need it.
-Must not know: models. The expected ids of SmolLM2 are in fixtures/smollm2_tokenizer.json.
+Nothing is fetched but the default model's file, by the tests that need it. The expected ids of SmolLM2 are in
+fixtures/smollm2_tokenizer.json.
 """
 
 import json
@@ -106,8 +106,8 @@ def test_a_hugging_face_folder_encodes_and_decodes(tokenizer: Tokenizer):
     assert tokenizer.convert_ids_to_tokens(ids) == ["hello", "Ġ", "123", "Ã", "©"]
     assert tokenizer.decode(ids) == "hello 123é"
     assert all(type(index) is int for index in ids)
-    assert len(tokenizer) == tokenizer.vocab_size == len(vocabulary())
-    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+    assert len(tokenizer) == len(vocabulary())
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
 
 
 def test_special_tokens_are_skipped_only_on_request(tokenizer: Tokenizer):
@@ -299,12 +299,12 @@ def test_a_gguf_file_and_a_folder_of_the_same_vocabulary_agree(tmp_path: Path, t
     assert other.decode(other.encode(text)) == text.replace("</s>", "")
     assert other.apply_chat_template(chat("hello")) == tokenizer.apply_chat_template(chat("hello"))
     assert len(other) == len(tokenizer)
-    assert (other.pad_token_id, other.bos_token_id, other.eos_token_id) == (0, 1, 2)
+    assert (other.bos_token_id, other.eos_token_id) == (1, 2)
 
 
 def test_special_ids_that_a_gguf_file_leaves_out_are_none(tmp_path: Path):
     tokenizer = gguf(tmp_path, bos_token_id=None, eos_token_id=None, padding_token_id=None, chat_template=None)
-    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (None, None, None)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (None, None)
     assert not tokenizer.has_chat_template
     assert len(tokenizer) == len(vocabulary())
 
@@ -379,7 +379,7 @@ def test_the_split_patterns_are_those_that_transformers_carries():
         ({"merges": None}, r"no tokenizer\.ggml\.merges"),
         ({"merges": ["h nowhere"]}, "merges do not fit"),
         ({"merges": ["h e", "h"]}, "not two tokens"),
-        ({"tokens": [*vocabulary(), "hello"]}, "1 tokens twice"),
+        ({"tokens": [*vocabulary(), "hello"]}, "1 duplicate tokens"),
         ({"eos_token_id": 9999}, "eos_token_id is 9999"),
         ({"add_bos_token": True, "bos_token_id": None}, "add_bos_token is set"),
     ],
@@ -509,4 +509,4 @@ def test_smollm2_loads_without_walking_its_strings_in_numpy(smollm2: Tokenizer, 
         sys.setprofile(before)
     assert len(again) == len(smollm2) == 49152
     assert calls < 10**6  # 0.4 million calls in Python take 0.3 s; gguf's reader alone makes 4.1 million
-    assert (smollm2.bos_token_id, smollm2.eos_token_id, smollm2.pad_token_id) == (1, 2, 2)
+    assert (smollm2.bos_token_id, smollm2.eos_token_id) == (1, 2)

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from experiments.sharding.collectives import Collective, collectives_of
 from jpaged.config.engine import ParallelConfig
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
-from jpaged.runtime.sampling.row_state import init_lane_state
+from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import forward
 from jpaged.runtime.step_shape import StepShape
 from models.config import ModelConfig
-from models.partition import POOL_SPEC
+from models.partition import POOL_SPEC, param_specs
 from models.sharded_weights import sharded_parameter_shapes
 from pallas_kernels import allocate
 
@@ -80,7 +80,7 @@ def compile_decode_step(
     width = length // PAGE_SIZE
     shape = StepShape(rows, rows, rows, width, decode=True)
     params = sharded_parameter_shapes(config, dtype, shards)
-    specs = mesh.param_specs(config, params)
+    specs = param_specs(config, params)
     heads = (mesh.pool_config(config).num_kv_heads, config.head_dim)
     pool = jax.eval_shape(partial(allocate, config.num_layers, num_pages, PAGE_SIZE, *heads, dtype))
     state = jax.eval_shape(partial(init_lane_state, rows, length, config.vocab_size))

@@ -47,7 +47,7 @@ def _answers(folder: str, shards: int, style: str) -> dict[str, Any]:
     outputs = llm.generate(prompts, params, use_tqdm=False)
     seconds, stats = time.perf_counter() - start, llm.stats()
     ids = [output.outputs[0].token_ids for output in outputs]
-    texts = llm.runner.programs.texts()
+    texts = llm.runner.programs.read(lambda program: program.as_text())
     (decode,) = (text for name, text in texts.items() if name.startswith(f"decode[T={ROWS},"))
     found = collectives_of(decode)
     return {

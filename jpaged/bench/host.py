@@ -61,7 +61,7 @@ def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
         plan = scheduler.schedule(0.0)
         engine.stats.after_schedule(plan, scheduler)
         schedule.append(time.thread_time() - start)
-        result = executor.execute(plan)
+        result = executor.collect(executor.submit(plan))
         start = time.thread_time()
         scheduler.update(plan, result, 0.0)
         update.append(time.thread_time() - start)

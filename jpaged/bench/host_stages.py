@@ -1,9 +1,7 @@
 """Where the host's time in a decode step goes, with everything real but the size of the model.
 
-Lives here: `host_stages`: each stage of a step by the number of running sequences, on the engine's own executor.
-Promises: CPU time of the host's thread, least disturbed by others; stages do not overlap, so they add up to at most the
-step; block tables are as wide as 2,048 tokens need, as those of a model in use.
-Must not know: flags, printing.
+CPU time of the host's thread, so that other processes disturb it least; stages do not overlap, so they add up to at
+most the step; block tables are as wide as 2,048 tokens need, as those of a model in use.
 """
 
 import itertools
@@ -16,11 +14,12 @@ from jpaged.bench.measure import stage_seconds
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.cache.block_table import pages_for
 from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.requests.request import Request
+from jpaged.core.requests.response import Response
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner
 from jpaged.runtime.stages import Stages
-from jpaged.text.responses import Response
 from jpaged.text.tokenizer import Tokenizer
 from models.config import ModelConfig
 
@@ -91,16 +90,17 @@ def _steps(rows: int, num_steps: int) -> list[dict[str, float]]:
             f"num_steps={num_steps}: sequences would have {length} of {MAX_MODEL_LEN} tokens; ask for fewer"
         )
     engine, runner = _engine(rows, length)
-    responses = _add_requests(engine, rows, length)
-    while any(response.outputs[0].token_ids == [] for response in responses.values()):
-        _take(responses, engine.step())
+    loop = EngineLoop(engine, _tokenizer(_MODEL.vocab_size))
+    responses = _add_requests(loop, rows, length)
+    while any(response.outputs[0].token_ids == [] for response in responses):
+        _read(loop.step())
     samples: list[dict[str, float]] = []
     for number in range(_UNTIMED_STEPS + num_steps):
         before, wall_start = stage_seconds(engine, runner), time.perf_counter()
         start = time.thread_time()
         deltas = engine.step()
         stepped = time.thread_time()
-        _take(responses, deltas)
+        _read(loop.receive(deltas))
         end = time.thread_time()
         wall, after = time.perf_counter() - wall_start, stage_seconds(engine, runner)
         if number >= _UNTIMED_STEPS:
@@ -128,24 +128,17 @@ def _engine(rows: int, length: int) -> tuple[Engine, ModelRunner]:
     return Engine(scheduler, cache, runner, vocab_size=_MODEL.vocab_size, clock=ThreadClock()), runner
 
 
-def _add_requests(engine: Engine, rows: int, length: int) -> dict[str, Response]:
-    tokenizer = _tokenizer(_MODEL.vocab_size)
+def _add_requests(loop: EngineLoop, rows: int, length: int) -> list[Response]:
     params = SamplingParams(temperature=0.0, max_tokens=length - PROMPT_TOKENS, ignore_eos=True)
-    responses: dict[str, Response] = {}
-    for i in range(rows):
-        # Prompts differ in their first token, so that no page is shared.
-        prompt = tuple((i * 131 + j) % _MODEL.vocab_size for j in range(PROMPT_TOKENS))
-        request = Request(request_id=str(i), prompt_token_ids=prompt, params=params)
-        responses[request.request_id] = Response(request, i, tokenizer)
-        engine.add(request)
-    return responses
+    # Prompts differ in their first token, so that no page is shared.
+    prompts = [tuple((i * 131 + j) % _MODEL.vocab_size for j in range(PROMPT_TOKENS)) for i in range(rows)]
+    requests = [Request(request_id=str(i), prompt_token_ids=ids, params=params) for i, ids in enumerate(prompts)]
+    return loop.add_all(requests)
 
 
-def _take(responses: dict[str, Response], deltas: list[Any]) -> None:
-    for delta in deltas:
-        response = responses[delta.request_id]
-        response.take(delta)
-        response.pending.clear()
+def _read(responses: list[Response]) -> None:
+    for response in responses:
+        response.read()
 
 
 def _tokenizer(size: int) -> Tokenizer:

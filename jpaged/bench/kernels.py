@@ -16,8 +16,7 @@ from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
 from jpaged.bench.kernels_timing import Timing, alternate
 from jpaged.bench.kernels_variants import CONTIGUOUS, COPY, GATHER, Run, variants_of
 from pallas_kernels import beside_attention, resolve
-from pallas_kernels.paged_attention import tuned as decode_tuned
-from pallas_kernels.ragged_paged_attention import tuned as ragged_tuned
+from pallas_kernels.tuning import entry_for
 
 IMPLEMENTATIONS = {"cpu": ("xla",), "gpu": ("triton", "mosaic_gpu", "xla")}
 """What is measured on each platform unless implementations are named."""
@@ -150,12 +149,11 @@ def _about(point: Point, arrays: Arrays, variant: str) -> dict[str, Any]:
 
 
 def _tuning(point: Point, arrays: Arrays, implementation: str) -> str | None:
-    """Where the sizes of an attention kernel come from: "measured", "predicted", or None for its own rules."""
-    tables = {"decode": decode_tuned, "ragged": ragged_tuned}
-    if point.operation not in tables:
+    """Where the sizes of an attention kernel come from: "measured", or None for its own rules."""
+    if point.operation not in ("decode", "ragged"):
         return None
-    entry = tables[point.operation].entry_for(implementation, arrays.q, arrays.kv)
-    return None if entry is None else entry.source
+    entry = entry_for(_KERNELS[point.operation], implementation, arrays.q, arrays.kv)
+    return None if entry is None else "measured"
 
 
 def _row(point: Point, arrays: Arrays, name: str, timing: Timing, copy: Timing | None) -> dict[str, Any]:

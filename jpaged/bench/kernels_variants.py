@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
-from pallas_kernels.products import dot
 
 from jpaged.bench.kernels_points import Arrays, Point
 from pallas_kernels import (
@@ -24,6 +23,7 @@ from pallas_kernels import (
     ragged_paged_attention,
     write_kv,
 )
+from pallas_kernels.numerics import dot
 from pallas_kernels.paged_attention import xla as decode_xla
 
 Run = Callable[[], Any]

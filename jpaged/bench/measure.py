@@ -179,7 +179,7 @@ def known_memory(llm: LLM) -> dict[str, int]:
     return {
         "weights": sum(leaf.nbytes for leaf in jax.tree.leaves(runner.params)),
         "pool": runner.kv_pages.nbytes,
-        "temporaries": max(runner.programs.temp_bytes().values(), default=0),
+        "temporaries": max(runner.programs.read(lambda p: p.memory_analysis().temp_size_in_bytes).values(), default=0),
     }
 
 

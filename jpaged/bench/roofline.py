@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jpaged.bench.kernels_timing import alternate
-from jpaged.runtime.sampling.row_state import init_lane_state
-from jpaged.runtime.step import draw
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
+from jpaged.runtime.sampling.lane_state import init_lane_state
+from jpaged.runtime.step import sample_step
 from jpaged.serving.llm import LLM
 from models.attention import attend_through_pages
 from models.inputs import StepInputs
@@ -263,7 +263,7 @@ class StepParts:
         packed_floats = jnp.concatenate([floats[name] for name in SAMPLE_FLOATS])
         vocab_size = self.llm.config.model.vocab_size
         state = [init_lane_state(count, self.llm.config.scheduler.max_model_len, vocab_size)]
-        program = jax.jit(partial(draw, vocab_size=vocab_size, max_logprobs=0), donate_argnums=(0,))
+        program = jax.jit(partial(sample_step, vocab_size=vocab_size, max_logprobs=0), donate_argnums=(0,))
         compiled = program.lower(state[0], logits, packed, packed_floats).compile()
 
         def run() -> Any:

@@ -29,7 +29,7 @@ from jpaged.cli.options import (
     sampling_options,
     take_params,
 )
-from jpaged.core.requests.request import RequestOutput
+from jpaged.core.requests.response import RequestOutput
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.observing import page_map as plots
 from jpaged.observing.profiling import check_profile, profile_option, profiled

@@ -1,8 +1,6 @@
 """One engine: requests in, deltas out, one step at a time.
 
-Lives here: Engine. The roles that it is given, Executor and Clock, are in roles.py.
-Promises: a request that is refused or aborted leaves no trace; a failed step ends every request it held.
-Must not know: which executor or clock it has.
+A request that is refused or aborted leaves no trace; a failed step ends every request it held.
 """
 
 from collections import deque
@@ -10,7 +8,8 @@ from typing import Any
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.cache.reserved_cache import ReservedCache
-from jpaged.core.executor import AsyncExecutor, Clock, Executor, WallClock
+from jpaged.core.errors import REFUSALS, QueueFull, RequestRefused
+from jpaged.core.executor import Clock, Executor, WallClock
 from jpaged.core.observe.stats import EngineStats, as_dict
 from jpaged.core.observe.step_records import StepRecorder
 from jpaged.core.requests.admission import Admission, RequestLimits, check_request, pages_needed
@@ -18,7 +17,7 @@ from jpaged.core.requests.handoff import KVHandoff, PageMove
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
 from jpaged.core.scheduling.lookahead import expecting, sequences_to_continue
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
+from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta
 from jpaged.core.scheduling.scheduler import Scheduler
 
 
@@ -67,26 +66,39 @@ class Engine:
     @property
     def plans_ahead(self) -> bool:
         """Whether a step may be planned before the result of the one before it has come."""
-        return self._overlap and isinstance(self.executor, AsyncExecutor)
+        return self._overlap and self.executor.overlaps
 
-    def check(self, request: Request) -> None:
-        """Raise ValueError if the request can never be served, or cannot be taken now."""
-        self._check(request)
+    def check(self, request: Request, ahead: int = 0) -> Admission:
+        """How the request can be run, if `ahead` sequences of others are added before it.
 
-    def add(self, request: Request) -> None:
-        """Take a request in. Raises ValueError, and changes nothing but a counter, if it cannot be served."""
+        Raises RequestRefused if it can never be served, QueueFull if it cannot be taken now; both are counted.
+        """
         try:
-            fit = self._check(request)
-        except ValueError:
+            admission = self.admission_of(request)
+            if self.limits.max_num_waiting is not None:
+                self._check_queue(request.width, ahead, self.limits.max_num_waiting)
+        except REFUSALS:
             self.stats.num_requests_refused += 1
             raise
-        group = SequenceGroup(request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
-        self._num_added += 1
-        self._groups[request.request_id] = group
+        return admission
+
+    def admission_of(self, request: Request) -> Admission:
+        """How the request can be run, whoever waits. Raises RequestRefused."""
+        if request.request_id in self._groups:
+            raise RequestRefused(f"request_id={request.request_id!r}: a request with this id is still running")
+        return check_request(request, self.limits, self.scheduler.cache.num_pinned)
+
+    def add(self, request: Request, admission: Admission | None = None) -> RequestMetrics:
+        """Add a request; its metrics, kept up to date. `admission`: what `check` has just said, if it was asked.
+
+        Raises what `check` raises, and then changes nothing but a counter.
+        """
+        group = self._new_group(request, admission or self.check(request))
         self.scheduler.add(group)
+        return group.metrics
 
     def abort(self, request_id: str) -> list[SequenceDelta]:
-        """End a request now, wherever it stands; an unknown or finished id is no error. Returns its last deltas."""
+        """End a request now, wherever it is; an unknown or finished id is no error. Returns its last deltas."""
         return self.end(request_id, None, FinishReason.ABORT)
 
     def end(
@@ -106,7 +118,7 @@ class Engine:
         """Run one step and return what it gave; an empty list when there is nothing to do.
 
         Where it changes nothing, the next step is planned and handed over before this one's result has come, so that
-        an AsyncExecutor never waits for the host. If the step fails, every unfinished request is aborted before the
+        the device never waits for the host. If the step fails, every unfinished request is aborted before the
         exception goes on.
         """
         if not self.scheduler.has_unfinished:
@@ -121,7 +133,8 @@ class Engine:
                 continuing = sequences_to_continue(self.scheduler, self._in_flight[-1][0])
                 if continuing:
                     self._submit(continuing)
-            plan, result = self._collect()
+            plan, started = self._in_flight.popleft()
+            result = self.executor.collect(started)
             collected = self.clock.now()
             deltas = self.scheduler.update(plan, result, collected)
         except BaseException:
@@ -137,7 +150,7 @@ class Engine:
         return deltas
 
     def _submit(self, continuing: list[Sequence]) -> None:
-        """Plan a step and start it, where the executor can; the next ids of `continuing` are still being drawn."""
+        """Plan a step and start it; the next ids of `continuing` are still being drawn."""
         start = self.clock.now()
         with expecting(continuing):
             plan = self.scheduler.schedule(start)
@@ -146,15 +159,7 @@ class Engine:
                 self.recorder.record(plan, start)
         self.schedule_time += self.clock.now() - start
         self.stats.host_time = self.schedule_time + self.update_time
-        executor = self.executor
-        self._in_flight.append((plan, executor.submit(plan) if isinstance(executor, AsyncExecutor) else None))
-
-    def _collect(self) -> tuple[SchedulerOutput, StepResult]:
-        """The earliest plan in flight and what it gave; a plan that no executor has started is run now."""
-        plan, started = self._in_flight.popleft()
-        if isinstance(self.executor, AsyncExecutor):
-            return plan, self.executor.collect(started)
-        return plan, self.executor.execute(plan)
+        self._in_flight.append((plan, self.executor.submit(plan)))
 
     def _forget_plans(self) -> None:
         self.scheduler.forget_plans()
@@ -196,17 +201,14 @@ class Engine:
 
         The caller has asked `can_receive`. Raises ValueError if it can never be served here.
         """
-        fit = self._check(handoff.request)
-        if handoff.page_size != self.limits.page_size or fit.width < handoff.request.width:
-            raise ValueError(
+        admission = self.admission_of(handoff.request)
+        if handoff.page_size != self.limits.page_size or admission.width < handoff.request.width:
+            raise RequestRefused(
                 f"request {handoff.request.request_id!r} has pages of {handoff.page_size} tokens and "
-                f"{handoff.request.width} sequences; here pages have {self.limits.page_size} tokens and {fit.width} "
-                "fit at once: give both engines the same page_size, and this one more pages"
+                f"{handoff.request.width} sequences; here pages have {self.limits.page_size} tokens and "
+                f"{admission.width} fit at once: give both engines the same page_size, and this one more pages"
             )
-        group = SequenceGroup(handoff.request, self._num_added, self.limits.page_size, fit.max_len, fit.width)
-        self._num_added += 1
-        self._groups[handoff.request.request_id] = group
-        return self.scheduler.kv_transfer.receive(group, handoff)
+        return self.scheduler.kv_transfer.receive(self._new_group(handoff.request, admission), handoff)
 
     def received(self, request_id: str) -> None:
         """The pages of a request that arrives have been copied: it runs from the next step on."""
@@ -247,19 +249,21 @@ class Engine:
         """The numbers of the host core; see stats.py."""
         return as_dict(self.stats, self.scheduler)
 
-    def _check(self, request: Request) -> Admission:
-        if request.request_id in self._groups:
-            raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
-        if self.limits.max_num_waiting is not None:
-            self._check_queue(request.width, self.limits.max_num_waiting)
-        return check_request(request, self.limits, self.scheduler.cache.num_pinned)
+    def _new_group(self, request: Request, admission: Admission) -> SequenceGroup:
+        group = SequenceGroup(request, self._num_added, self.limits.page_size, admission.max_len, admission.width)
+        self._num_added += 1
+        self._groups[request.request_id] = group
+        return group
 
-    def _check_queue(self, n: int, limit: int) -> None:
-        if n > limit:
-            raise ValueError(f"n={n}: at most max_num_waiting={limit} sequences may wait; lower n")
+    def _check_queue(self, n: int, ahead: int, limit: int) -> None:
+        if ahead + n > limit:
+            what = f"n={n}" if not ahead else f"{ahead + n} sequences in one call"
+            raise RequestRefused(
+                f"{what}: at most max_num_waiting={limit} sequences may wait; lower n or split the call"
+            )
         waiting = sum(len(group.unfinished) for group in self.scheduler.waiting)
-        if waiting + n > limit:
-            raise ValueError(f"{waiting} sequences wait already: at most max_num_waiting={limit} may; try again later")
+        if waiting + ahead + n > limit:
+            raise QueueFull(f"{waiting} sequences wait already: at most max_num_waiting={limit} may; try again later")
 
     def _forget_if_finished(self, group: SequenceGroup) -> None:
         if group.finished and self._groups.pop(group.request.request_id, None) is not None:

@@ -1,35 +1,44 @@
-"""What an engine is given, as roles: who runs its plans and who tells the time.
-
-Lives here: Executor, AsyncExecutor, Clock, and the clock of the machine.
-Promises: nobody has to inherit from anything here.
-Must not know: engines, devices, simulations.
-"""
+"""What an engine is given, as roles: who runs its plans and who tells the time. Nobody has to inherit from anything."""
 
 import time
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 
 
 class Executor(Protocol):
-    """Runs a plan: on a device, or in a simulation."""
+    """Runs plans, on a device or in a simulation. Results are collected in the order in which plans were submitted."""
 
-    def execute(self, plan: SchedulerOutput) -> StepResult:
-        """What the plan's samples gave. Returns when the host has the ids."""
+    @property
+    def overlaps(self) -> bool:
+        """Whether it may be given a plan while the one before still runs. It then knows the ids of its own samples."""
         ...
 
-
-@runtime_checkable
-class AsyncExecutor(Executor, Protocol):
-    """An executor that can take a plan while the one before it still runs. Results are collected in order."""
-
     def submit(self, plan: SchedulerOutput) -> Any:
-        """Start the plan, and return what `collect` wants. Ids that the host does not know yet are its own."""
+        """Start the plan, and return what `collect` wants."""
         ...
 
     def collect(self, step: Any) -> StepResult:
         """What the step gave. Returns when the host has the ids."""
         ...
+
+
+class SyncExecutor:
+    """The Executor whose steps are over when they have been submitted: a subclass says what `execute` does."""
+
+    overlaps = False
+
+    def execute(self, plan: SchedulerOutput) -> StepResult:
+        """What the plan's samples gave."""
+        raise NotImplementedError
+
+    def submit(self, plan: SchedulerOutput) -> StepResult:
+        """Run the plan."""
+        return self.execute(plan)
+
+    def collect(self, step: StepResult) -> StepResult:
+        """What `submit` returned."""
+        return step
 
 
 class Clock(Protocol):

@@ -1,16 +1,16 @@
 """Prompts on one engine, the tokens after them on another: the two seen as one.
 
-Lives here: Disaggregated, and the PageMover role.
-Promises: the same tokens as one engine would give; the sender's pages are let go of only after they have been copied;
-a request that is refused or aborted leaves no trace on either side.
-Must not know: executors, how a mover moves bytes.
+The tokens are those of one engine; the sender's pages are let go of only after they have been copied; a request that is
+refused or aborted leaves no trace on either side.
 """
 
+import dataclasses
 from collections import deque
 from typing import Protocol
 
 from jpaged.core.engine import Engine
-from jpaged.core.requests.admission import check_request
+from jpaged.core.errors import RequestRefused
+from jpaged.core.requests.admission import Admission
 from jpaged.core.requests.handoff import KVHandoff, PageMove
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.scheduling.plan import SequenceDelta
@@ -26,6 +26,8 @@ class PageMover(Protocol):
 
 class Disaggregated:
     """Requests are computed by `prefill` up to their first token, then their pages move and `decode` goes on.
+
+    An EngineLoop runs it as it runs an Engine.
 
     A request waits on the prefill side, in the order of arrival, until `decode` has rows and pages for it: whoever
     has them pulls. Both engines need the same page size, vocabulary and max_model_len, and clocks that agree; `prefill`
@@ -45,12 +47,15 @@ class Disaggregated:
         """Whether any request is still at work, or between the two."""
         return bool(self.prefill.has_unfinished or self._pending or self.decode.has_unfinished)
 
-    def add(self, request: Request) -> None:
-        """Take a request in. Raises ValueError if either engine could not serve it, or if it has beams."""
+    def check(self, request: Request, ahead: int = 0) -> Admission:
+        """How the request can be run. Raises REFUSALS, also if it has beams or only one engine could serve it."""
         if any(handoff.request.request_id == request.request_id for handoff in self._pending):
-            raise ValueError(f"request_id={request.request_id!r}: a request with this id is still running")
-        check_can_move(request, self.prefill, self.decode)
-        self.prefill.add(request)
+            raise RequestRefused(f"request_id={request.request_id!r}: a request with this id is still running")
+        return check_can_move(request, self.prefill, self.decode, ahead)
+
+    def add(self, request: Request, admission: Admission | None = None) -> RequestMetrics:
+        """Add a request; its metrics, kept up to date. Raises what `check` raises."""
+        return self.prefill.add(request, admission or self.check(request))
 
     def metrics(self, request_id: str) -> RequestMetrics | None:
         """The metrics of a live request, wherever it is. None if it is unknown."""
@@ -58,17 +63,34 @@ class Disaggregated:
         return self.prefill.metrics(request_id) or pending.get(request_id) or self.decode.metrics(request_id)
 
     def abort(self, request_id: str) -> list[SequenceDelta]:
-        """End a request now, wherever it stands; an unknown or finished id is no error. Returns its last deltas."""
-        for handoff in self._pending:
+        """End a request now, wherever it is; an unknown or finished id is no error. Returns its last deltas."""
+        return self.end(request_id, None, FinishReason.ABORT)
+
+    def end(
+        self, request_id: str, index: int | None, reason: FinishReason, stop_reason: int | str | None = None
+    ) -> list[SequenceDelta]:
+        """End the sequence `index` of a request (None: all), wherever it is; returns its last deltas."""
+        for i, handoff in enumerate(self._pending):
             if handoff.request.request_id == request_id:
-                self._pending.remove(handoff)
-                self.prefill.sent(request_id)
-                handoff.metrics.finished = self.decode.clock.now()
-                return [
-                    SequenceDelta(request_id, sequence.index, finish_reason=FinishReason.ABORT)
-                    for sequence in handoff.sequences
-                ]
-        return self.prefill.abort(request_id) + self.decode.abort(request_id)
+                return self._end_pending(i, index, reason, stop_reason)
+        ended = self.prefill.end(request_id, index, reason, stop_reason)
+        return ended + self.decode.end(request_id, index, reason, stop_reason)
+
+    def _end_pending(
+        self, place: int, index: int | None, reason: FinishReason, stop_reason: int | str | None
+    ) -> list[SequenceDelta]:
+        """End sequences between the two; the pages stay until the others have moved, or go now if none is left."""
+        handoff = self._pending[place]
+        name = handoff.request.request_id
+        ended = [s for s in handoff.sequences if index is None or s.index == index]
+        left = tuple(s for s in handoff.sequences if s not in ended)
+        if left:
+            self._pending[place] = dataclasses.replace(handoff, sequences=left)
+        else:
+            del self._pending[place]
+            self.prefill.sent(name)
+            handoff.metrics.finished = self.decode.clock.now()
+        return [SequenceDelta(name, s.index, finish_reason=reason, stop_reason=stop_reason) for s in ended]
 
     def step(self) -> list[SequenceDelta]:
         """Run a step of each engine that has work, and move what can be moved between the two; what they gave.
@@ -81,10 +103,14 @@ class Disaggregated:
             self._pull()
             return deltas + self.decode.step()
         except BaseException:
-            self._pending.clear()
-            self.prefill.abort_all()
-            self.decode.abort_all()
+            self.abort_all()
             raise
+
+    def abort_all(self) -> None:
+        """End every request, on both sides and between them, and forget all that is cached."""
+        self._pending.clear()
+        self.prefill.abort_all()
+        self.decode.abort_all()
 
     def _pull(self) -> None:
         while self._pending and self.decode.can_receive(self._pending[0]):
@@ -118,16 +144,17 @@ def check_pair(prefill: Engine, decode: Engine) -> None:
         raise ValueError("the prefill engine plans ahead; give it overlap=False (async_scheduling=False of an LLM)")
 
 
-def check_can_move(request: Request, prefill: Engine, decode: Engine) -> None:
-    """Raise ValueError if the request can never be served by the two engines, one after the other."""
+def check_can_move(request: Request, prefill: Engine, decode: Engine, ahead: int = 0) -> Admission:
+    """How `prefill` can run a request that `decode` then goes on with. Raises REFUSALS if it cannot be served so."""
     if request.beam is not None:
-        raise ValueError(f"request {request.request_id!r}: a beam search stays with one engine; use a colocated one")
-    prefill.check(request)
-    decode.check(request)
-    for engine, role in ((prefill, "prefill"), (decode, "decode")):
-        fit = check_request(request, engine.limits, engine.scheduler.cache.num_pinned)
-        if fit.width < request.width:
-            raise ValueError(
-                f"request {request.request_id!r}: the {role} engine's pool holds {fit.width} of its {request.width} "
+        raise RequestRefused(
+            f"request {request.request_id!r}: a beam search stays with one engine; use a colocated one"
+        )
+    admission = prefill.check(request, ahead)
+    for role, width in (("prefill", admission.width), ("decode", decode.admission_of(request).width)):
+        if width < request.width:
+            raise RequestRefused(
+                f"request {request.request_id!r}: the {role} engine's pool holds {width} of its {request.width} "
                 "sequences at once; lower n or raise num_pages"
             )
+    return admission

@@ -1,42 +1,40 @@
-"""Where the engine of a replica runs: in the caller's loop, in a thread, or in a process of its own.
+"""Where the loop of a replica runs: in the caller's loop, in a thread, or in a process of its own.
 
-Lives here: the Worker role, its three kinds by name in WORKERS, and Report, what a worker tells.
-Promises: each engine is touched by one thread alone; one that dies says so, or is found dead, and tells no more.
-Must not know: routing, who waits for what.
+Each loop is touched by one thread alone; a replica that dies says so, or is found dead, and reports no more.
 """
 
 import multiprocessing
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
+from jpaged.core.errors import REFUSALS, EngineFailed
 from jpaged.core.requests.request import Request
-from jpaged.core.scheduling.plan import SequenceDelta
+from jpaged.core.requests.response import CompletionDelta
 
-MakeEngine = Callable[[int], Engine]
+MakeLoop = Callable[[int], EngineLoop]
 
 # How long a thread or process is given to end, and how long nothing is heard before a process is looked at.
 _END_S, _LOOK_S = 30.0, 0.2
 
 
 class Report(NamedTuple):
-    """What a replica has to tell: deltas; or a request that it refused, and why; or why it has failed."""
+    """What a replica reports: deltas; or a request that it refused, and why; or why it has failed."""
 
     replica: int
-    deltas: tuple[SequenceDelta, ...] = ()
-    refused: str | None = None
+    deltas: tuple[CompletionDelta, ...] = ()
+    refused: tuple[str, Exception] | None = None
     failure: str | None = None
-    reason: str = ""
 
 
 class Worker(Protocol):
-    """Runs the engine of one replica."""
+    """Runs the loop of one replica."""
 
     def add(self, request: Request) -> None:
-        """Take a request in; if the engine refuses it, a report will say so."""
+        """Add a request; if the engine refuses it, a report will say so."""
         ...
 
     def abort(self, request_id: str) -> None:
@@ -44,7 +42,7 @@ class Worker(Protocol):
         ...
 
     def reports(self, wait_s: float) -> list[Report]:
-        """What there is to tell, oldest first; with nothing to tell and work to do, wait up to `wait_s` seconds."""
+        """What is new, oldest first; with nothing new and work to do, wait up to `wait_s` seconds."""
         ...
 
     def stop(self) -> None:
@@ -53,168 +51,118 @@ class Worker(Protocol):
 
 
 class InTurn:
-    """The engine runs a step whenever it is asked for reports."""
+    """The loop runs a step whenever it is asked for reports."""
 
-    def __init__(self, make_engine: MakeEngine, replica: int) -> None:
-        self.engine = make_engine(replica)
+    def __init__(self, make_loop: MakeLoop, replica: int, report: Callable[[Report], None] | None = None) -> None:
+        self.loop = make_loop(replica)
         self._replica = replica
-        self._told: deque[Report] = deque()
+        self._reports: list[Report] = []
+        self._report = report or self._reports.append
 
     def add(self, request: Request) -> None:
-        """Take a request in."""
-        _add(self.engine, self._replica, request, self._told.append)
+        """Add a request."""
+        try:
+            self.loop.add(request)
+        except REFUSALS as error:
+            self._report(Report(self._replica, refused=(request.request_id, error)))
 
     def abort(self, request_id: str) -> None:
         """End a request."""
-        self._told.append(Report(self._replica, tuple(self.engine.abort(request_id))))
+        response = self.loop.abort(request_id)
+        if response is not None:
+            self._report(Report(self._replica, tuple(response.read())))
+
+    def step(self) -> None:
+        """Run a step, and report what it gave."""
+        deltas = tuple(delta for response in self.loop.step() for delta in response.read())
+        if deltas:
+            self._report(Report(self._replica, deltas))
 
     def reports(self, wait_s: float) -> list[Report]:
-        """What one step gave, after what was to be told before; it never waits."""
+        """What one step gave, after what was new before; it never waits."""
         try:
-            self._told.append(Report(self._replica, tuple(self.engine.step())))
+            self.step()
         except Exception as error:
-            self._told.append(Report(self._replica, failure=_text(error)))
-        told = [report for report in self._told if report != Report(self._replica)]
-        self._told.clear()
-        return told
+            self._report(_failure(self._replica, error))
+        reports = self._reports.copy()
+        self._reports.clear()
+        return reports
 
     def stop(self) -> None:
         """End every request."""
-        self.engine.abort_all()
+        self.loop.engine.abort_all()
 
 
-class _Apart:
-    """What the caller has of an engine that `serve` runs elsewhere: an inbox and an outbox."""
+class Apart:
+    """The loop runs in a process of its own, begun afresh (`make_loop` must be importable there): a device each.
 
-    def __init__(self, inbox: Any, outbox: Any, replica: int) -> None:
-        self._inbox, self._outbox, self._replica = inbox, outbox, replica
-        self._failed = False
+    Or, with process=False, in a thread: steps of several replicas overlap as far as their devices release Python's
+    lock.
+    """
+
+    def __init__(self, make_loop: MakeLoop, replica: int, *, process: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        make_queue: Any = context.Queue if process else queue.SimpleQueue
+        make_runner: Any = context.Process if process else threading.Thread
+        self._replica, self._failed, self._is_process = replica, False, process
+        self._inbox, self._outbox = make_queue(), make_queue()
+        self._runner = make_runner(target=serve, args=(make_loop, replica, self._inbox, self._outbox), daemon=True)
+        self._runner.start()
 
     def add(self, request: Request) -> None:
-        """Take a request in."""
+        """Add a request."""
         self._inbox.put(("add", request))
 
     def abort(self, request_id: str) -> None:
         """End a request."""
         self._inbox.put(("abort", request_id))
 
-    def reports(self, wait_s: float, is_alive: Callable[[], bool]) -> list[Report]:
-        """What has come; one that is found dead without a word has failed."""
-        told: list[Report] = []
+    def reports(self, wait_s: float) -> list[Report]:
+        """What has come; a replica that is found dead without a word has failed."""
+        reports: list[Report] = []
         try:
-            told.append(self._outbox.get(timeout=wait_s) if wait_s else self._outbox.get_nowait())
+            reports.append(self._outbox.get(timeout=min(wait_s, _LOOK_S)) if wait_s else self._outbox.get_nowait())
             while True:
-                told.append(self._outbox.get_nowait())
+                reports.append(self._outbox.get_nowait())
         except queue.Empty:
-            if not told and not self._failed and not is_alive():
-                told.append(Report(self._replica, failure="it ended without a word"))
-        self._failed = self._failed or any(report.failure is not None for report in told)
-        return told
-
-    def ask_to_stop(self) -> None:
-        """Say that no more is wanted."""
-        self._inbox.put(("stop", None))
-
-
-class InThread:
-    """The engine runs in a thread: steps of several replicas overlap as far as their devices release Python's lock."""
-
-    def __init__(self, make_engine: MakeEngine, replica: int) -> None:
-        inbox: Any = queue.SimpleQueue[Any]()
-        outbox: Any = queue.SimpleQueue[Any]()
-        self._apart = _Apart(inbox, outbox, replica)
-        self._thread = threading.Thread(
-            target=serve, args=(make_engine, replica, inbox, outbox), name=f"replica-{replica}", daemon=True
-        )
-        self._thread.start()
-
-    def add(self, request: Request) -> None:
-        """Take a request in."""
-        self._apart.add(request)
-
-    def abort(self, request_id: str) -> None:
-        """End a request."""
-        self._apart.abort(request_id)
-
-    def reports(self, wait_s: float) -> list[Report]:
-        """What has come."""
-        return self._apart.reports(wait_s, self._thread.is_alive)
+            if not reports and not self._failed and not self._runner.is_alive():
+                reports.append(Report(self._replica, failure="it ended without a word"))
+        self._failed = self._failed or any(report.failure is not None for report in reports)
+        return reports
 
     def stop(self) -> None:
-        """End after the step that runs now."""
-        self._apart.ask_to_stop()
-        self._thread.join(_END_S)
+        """End after the step that runs now; a process, after a while, at once."""
+        if self._runner.is_alive():
+            self._inbox.put(("stop", None))
+            self._runner.join(_END_S)
+        if self._is_process:
+            self._runner.terminate()
+            self._runner.join()
 
 
-class InProcess:
-    """The engine runs in a process of its own, begun afresh (`make_engine` must be importable there): a device each."""
-
-    def __init__(self, make_engine: MakeEngine, replica: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        inbox, outbox = context.Queue(), context.Queue()
-        self._apart = _Apart(inbox, outbox, replica)
-        self._process = context.Process(target=serve, args=(make_engine, replica, inbox, outbox), daemon=True)
-        self._process.start()
-
-    def add(self, request: Request) -> None:
-        """Take a request in."""
-        self._apart.add(request)
-
-    def abort(self, request_id: str) -> None:
-        """End a request."""
-        self._apart.abort(request_id)
-
-    def reports(self, wait_s: float) -> list[Report]:
-        """What has come."""
-        return self._apart.reports(min(wait_s, _LOOK_S), self._process.is_alive)
-
-    def stop(self) -> None:
-        """End after the step that runs now; after a while, at once."""
-        if self._process.is_alive():
-            self._apart.ask_to_stop()
-            self._process.join(_END_S)
-            self._process.terminate()
-        self._process.join()
-
-    @property
-    def pid(self) -> int | None:
-        """The process's number."""
-        return self._process.pid
-
-
-WORKERS: dict[str, Callable[[MakeEngine, int], Worker]] = {
+WORKERS: dict[str, Callable[[MakeLoop, int], Worker]] = {
     "in_turn": InTurn,
-    "threads": InThread,
-    "processes": InProcess,
+    "threads": partial(Apart, process=False),
+    "processes": partial(Apart, process=True),
 }
 
 
-def serve(make_engine: MakeEngine, replica: int, inbox: Any, outbox: Any) -> None:
-    """Run an engine on what comes in, until told to stop or until it fails."""
+def serve(make_loop: MakeLoop, replica: int, inbox: Any, outbox: Any) -> None:
+    """Run a loop on what comes in, until told to stop or until it fails. What comes joins the next step."""
     try:
-        engine = make_engine(replica)
+        worker = InTurn(make_loop, replica, outbox.put)
+        act = {"add": worker.add, "abort": worker.abort}
         while True:
-            while not inbox.empty() or not engine.has_unfinished:
+            while not inbox.empty() or not worker.loop.has_unfinished:
                 what, value = inbox.get()
                 if what == "stop":
                     return
-                if what == "add":
-                    _add(engine, replica, value, outbox.put)
-                else:
-                    outbox.put(Report(replica, tuple(engine.abort(value))))
-            deltas = engine.step()
-            if deltas:
-                outbox.put(Report(replica, tuple(deltas)))
+                act[what](value)
+            worker.step()
     except Exception as error:
-        outbox.put(Report(replica, failure=_text(error)))
+        outbox.put(_failure(replica, error))
 
 
-def _add(engine: Engine, replica: int, request: Request, tell: Callable[[Report], None]) -> None:
-    try:
-        engine.add(request)
-    except ValueError as error:
-        tell(Report(replica, refused=request.request_id, reason=str(error)))
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def _failure(replica: int, error: Exception) -> Report:
+    cause = error.__cause__ if isinstance(error, EngineFailed) else error
+    return Report(replica, failure=f"{type(cause).__name__}: {cause}")

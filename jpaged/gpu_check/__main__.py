@@ -49,7 +49,7 @@ def _section(name: str) -> Section:
 @click.option("--sections", default=",".join(SECONDS), help="Some of the sections: a list.")
 @click.option("--output", type=click.Path(path_type=Path), help="JSON; default: $OUT or runs/gpu-check, by time.")
 @click.option(
-    "--write-tuned", type=click.Path(path_type=Path), help="Put the best sizes of such a JSON into the tables."
+    "--write-tuned", type=click.Path(path_type=Path), help="Put the best sizes of such a JSON into the table."
 )
 @click.option("--section", type=click.Choice(list(SECONDS)), hidden=True)
 @click.option("--seconds", type=float, hidden=True)
@@ -62,7 +62,9 @@ def main(
     """Check and measure every kernel and the engine on the GPU of this machine; under eight minutes."""
     try:
         if write_tuned is not None:
-            _write_tuned(write_tuned)
+            from jpaged.gpu_check import autotune
+
+            click.echo(f"{autotune.write_tuned(write_tuned)} measured entries")
             return
         if tiny != (platform == "cpu"):
             raise ValueError("--tiny and --platform cpu go together: a rehearsal, in which kernels are interpreted")
@@ -144,13 +146,6 @@ def _target(output: Path | None) -> Path:
     except OSError as error:
         raise ValueError(f"output={output}: no file can be written there: {error.strerror}; check the path") from None
     return output.resolve()
-
-
-def _write_tuned(path: Path) -> None:
-    from jpaged.gpu_check.tuned_tables import write_tuned
-
-    for operation, count in write_tuned(path).items():
-        click.echo(f"{operation}: {count} measured entries")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""The section `autotune`: which sizes are best for the main shapes.
+"""The section `autotune`: which sizes are best for the main shapes; and how they become the kernels' own table.
 
-Lives here: the candidates, `autotune`.
-Promises: sizes whose output differs from the default's are never best; every time measured is in the result.
-Must not know: tables of sizes and where they lie.
+Sizes whose output differs from the default's are never best. Every time measured is in the result.
 """
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from pallas_kernels.tuning_table import TunedEntry, plain_entry
 
 from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
 from jpaged.bench.kernels_timing import alternate
@@ -20,8 +18,19 @@ from jpaged.gpu_check.compiling import compile_all
 from jpaged.gpu_check.correctness import ALLOWED
 from jpaged.gpu_check.sections import SectionRun
 from pallas_kernels import paged_attention, ragged_paged_attention
-from pallas_kernels.paged_attention import DecodeTuning
-from pallas_kernels.ragged_paged_attention import RaggedTuning
+from pallas_kernels.support import support_of
+from pallas_kernels.tuning import (
+    RECORDS,
+    TABLE,
+    DecodeTuning,
+    RaggedTuning,
+    TunedEntry,
+    parse_entry,
+    plain_entry,
+    plain_tuning,
+    read_table,
+    write_table,
+)
 
 _OPERATIONS = {"decode": "paged_attention", "ragged": "ragged_paged_attention"}
 _AT_ONCE = 48
@@ -29,8 +38,8 @@ _AT_ONCE = 48
 
 
 def autotune(run: SectionRun) -> None:
-    """`trials`: each shape's candidates with their times; `best`: by operation, entries for a table of sizes."""
-    run.found |= {"trials": [], "best": {name: [] for name in _OPERATIONS.values()}}
+    """`trials`: each shape's candidates with their times; `best`: entries for the table of sizes."""
+    run.found |= {"trials": [], "best": []}
     for implementation, point in _tiny_shapes() if run.tiny else _shapes():
         what = f"{implementation} {point.operation} {point.heads} batch {point.batch}"
         if not run.has_time(what, needed=4.0 if run.tiny else 12.0):
@@ -40,7 +49,7 @@ def autotune(run: SectionRun) -> None:
         timed = [trial for trial in trials if "seconds" in trial]
         if timed:
             best = min(timed, key=lambda trial: trial["seconds"])
-            run.found["best"][_OPERATIONS[point.operation]].append(_entry(implementation, point, best))
+            run.found["best"].append(_entry(implementation, point, best))
         run.flush()
 
 
@@ -62,19 +71,19 @@ def _tiny_shapes() -> Iterator[tuple[str, Point]]:
 
 
 def _candidates(implementation: str, operation: str, tiny: bool) -> list[Any]:
+    """Records of sizes; the first is empty: the implementation's own rules, whatever the table says."""
+    record = RECORDS[_OPERATIONS[operation]]
     if tiny:
-        record = DecodeTuning if operation == "decode" else RaggedTuning
-        return [None, record(block_tokens=16)]
-    found: list[Any] = [None]
+        return [record(), record(block_tokens=16)]
     if implementation == "mosaic_gpu":
-        record = DecodeTuning if operation == "decode" else RaggedTuning
-        return found + [record(block_tokens=b, num_stages=s) for b, s in ((64, 2), (64, 3), (64, 4), (128, 2))]
+        sizes = ((64, 2), (64, 3), (64, 4), (128, 2))
+        return [record(), *(record(block_tokens=b, num_stages=s) for b, s in sizes)]
     if operation == "decode":
-        return found + [
+        return [DecodeTuning()] + [
             DecodeTuning(block_tokens=b, num_warps=w, num_stages=s)
             for b, w, s in product((32, 64, 128), (2, 4, 8), (2, 3, 5))
         ]
-    return found + [
+    return [RaggedTuning()] + [
         RaggedTuning(block_queries=q, block_tokens=b, num_warps=w, num_stages=s)
         for q, b, w, s in product((16, 32, 64), (32, 64, 128), (4, 8), (2, 3))
     ]
@@ -101,7 +110,7 @@ def _try(
         {name: (_program(point, implementation, tuning, run.tiny), (arrays,))
          for name, tuning in zip(names, candidates, strict=True)}
     )  # fmt: skip
-    trials: list[dict[str, Any]] = [{"tuning": _plain(tuning)} for tuning in candidates]
+    trials: list[dict[str, Any]] = [{"tuning": plain_tuning(tuning)} for tuning in candidates]
     runs: dict[str, Callable[[], Any]] = {}
     right = None
     for name, trial in zip(names, trials, strict=True):
@@ -139,16 +148,48 @@ def _program(point: Point, implementation: str, tuning: Any, interpret: bool) ->
     return chain
 
 
-def _plain(tuning: Any) -> dict[str, int]:
-    return {} if tuning is None else {name: value for name, value in asdict(tuning).items() if value is not None}
-
-
 def _entry(implementation: str, point: Point, best: dict[str, Any]) -> dict[str, Any]:
-    record = DecodeTuning if point.operation == "decode" else RaggedTuning
-    entry = TunedEntry(
-        device_kind=jax.devices()[0].device_kind, implementation=implementation, dtype=point.dtype,
-        kv_dtype=point.pool_dtype.name, num_heads=point.heads.num_heads, num_kv_heads=point.heads.num_kv_heads,
-        head_dim=point.heads.head_dim, page_size=point.page_size, rows=point.batch * point.queries,
-        tuning=record(**best["tuning"]), source="measured", seconds=best["seconds"], jax=jax.__version__,
-    )  # fmt: skip
-    return plain_entry(entry)
+    operation = _OPERATIONS[point.operation]
+    return plain_entry(TunedEntry(
+        operation=operation, device_kind=jax.devices()[0].device_kind, implementation=implementation,
+        dtype=point.dtype, kv_dtype=point.pool_dtype.name, num_heads=point.heads.num_heads,
+        num_kv_heads=point.heads.num_kv_heads, head_dim=point.heads.head_dim, page_size=point.page_size,
+        rows=point.batch * point.queries, tuning=RECORDS[operation](**best["tuning"]), seconds=best["seconds"],
+        jax=jax.__version__,
+    ))  # fmt: skip
+
+
+def write_tuned(result: Path, table: Path = TABLE) -> int:
+    """Put the best sizes in the JSON of a run on a GPU into the kernels' table; returns how many there were.
+
+    An entry replaces the one for the same shape and rows. Raises ValueError, before anything is written, if the file is
+    no result of a run, was a rehearsal, failed its correctness checks or has an entry that is not right.
+    """
+    best = _read_result(result)["sections"].get("autotune", {}).get("result", {}).get("best")
+    if not isinstance(best, list) or not best:
+        raise ValueError(f"{result}: has no sizes; its section autotune did not get so far")
+    entries = []
+    for i, plain in enumerate(best):
+        entry = parse_entry(plain, f"{result}, entry {i}")
+        support = support_of(entry.operation, entry.implementation)
+        if extra := set(plain_tuning(entry.tuning)) - set(support.tuning if support else ()):
+            names = ", ".join(sorted(extra))
+            raise ValueError(f"{result}, entry {i}: implementation={entry.implementation!r} has no {names} to tune")
+        entries.append(entry)
+    write_table(table, [*read_table(table), *entries])
+    return len(entries)
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: no result of a run can be read there: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("sections"), dict):
+        raise ValueError(f"{path}: is no result of python -m jpaged.gpu_check; give the JSON file that it wrote")
+    if document.get("tiny") is not False:
+        raise ValueError(f"{path}: is a rehearsal, whose times mean nothing; give the result of a run on a GPU")
+    correctness = document["sections"].get("correctness", {})
+    if correctness.get("status") != "done" or correctness.get("result", {}).get("num_wrong") != 0:
+        raise ValueError(f"{path}: its kernels were not all found right; sizes of a wrong kernel are not worth having")
+    return document

@@ -1,13 +1,14 @@
-"""Pictures of what an engine did with its pages.
+"""A picture of what an engine did with its pages: who held which page when; what was copied, evicted, preempted.
 
-Lives here: page_map, which draws StepRecords: who held which page when, and what was copied, evicted, preempted.
-Promises: the same records give the same picture; colours are told apart by colour-blind eyes, marks also by shape.
-Must not know: engines, models. matplotlib is the extra `plots`, loaded when something is drawn.
+The same records give the same picture. Colours are distinct to colour-blind eyes too, and marks differ in shape.
+matplotlib is the extra `plots`, loaded when something is plotted.
 """
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ SUFFIXES = (".png", ".svg", ".pdf")
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442")
 FREE, CACHED, COMMON = "#FFFFFF", "#D4D4D4", "#303030"
 _MOST_NAMED = 6
-_EVENTS = ("recomputed", "swapped out", "swapped in", "copies", "evictions")
+_EVENTS = {"recomputed": "v", "swapped out": "v", "swapped in": "^", "copies": "|", "evictions": "x"}
+"""Kinds of events and their markers."""
 
 
 def check_target(path: Path) -> None:
@@ -27,7 +29,7 @@ def check_target(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError("drawing needs matplotlib: pip install 'jpaged[plots]'") from None
+        raise ValueError("plotting needs matplotlib: pip install 'jpaged[plots]'") from None
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--page-map {path}: end the name in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -43,20 +45,20 @@ def page_map(records: Sequence[StepRecord], path: Path, *, title: str | None = N
     """
     check_target(path)
     if not records:
-        raise ValueError("nothing to draw: no step was recorded")
+        raise ValueError("nothing to plot: no step was recorded")
     from matplotlib.figure import Figure
 
     colours = _colours(records)
-    lanes = [name for name in _EVENTS if any(_events(record)[name] for record in records)]
+    kinds = [name for name in _EVENTS if any(_events(record)[name] for record in records)]
     width = min(15.0, max(8.0, 3.6 + 0.14 * len(records)))
     top = _highest_page(records)
     height = min(9.0, max(3.2, 0.17 * top))
-    ratios = (0.22 * len(lanes) + 0.02, height, 1.3)
+    ratios = (0.22 * len(kinds) + 0.02, height, 1.3)
     figure = Figure(figsize=(width, sum(ratios) + 1.1), layout="constrained")
     events, pages, totals = figure.subplots(3, 1, sharex=True, height_ratios=ratios)
-    _draw_pages(pages, records, colours, points_a_page=72 * height / top)
-    _draw_events(events, records, lanes, colours)
-    _draw_totals(totals, records)
+    _plot_pages(pages, records, colours, points_per_page=72 * height / top)
+    _plot_events(events, records, kinds, colours)
+    _plot_totals(totals, records)
     for axes in (events, pages, totals):
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=_legend(records, colours), loc="outside right upper", frameon=False, fontsize=8)
@@ -70,8 +72,8 @@ def page_map(records: Sequence[StepRecord], path: Path, *, title: str | None = N
 
 def _highest_page(records: Sequence[StepRecord]) -> int:
     """The highest page that was ever in use: those above it are left out of the picture."""
-    used = (page for record in records for table in record.tables for page in table.pages)
-    return max(max(used, default=1), max((page for record in records for page in record.cached), default=1))
+    tables = (pages for record in records for pages in (record.cached, *(table.pages for table in record.tables)))
+    return max(itertools.chain.from_iterable(tables), default=1)
 
 
 def _colours(records: Sequence[StepRecord]) -> dict[str, str]:
@@ -80,7 +82,7 @@ def _colours(records: Sequence[StepRecord]) -> dict[str, str]:
     return {request_id: PALETTE[i % len(PALETTE)] for i, request_id in enumerate(order)}
 
 
-def _draw_pages(axes: Any, records: Sequence[StepRecord], colours: dict[str, str], points_a_page: float) -> None:
+def _plot_pages(axes: Any, records: Sequence[StepRecord], colours: dict[str, str], points_per_page: float) -> None:
     import numpy as np
     from matplotlib.colors import to_rgb
 
@@ -95,23 +97,23 @@ def _draw_pages(axes: Any, records: Sequence[StepRecord], colours: dict[str, str
             shade = image[page - 1, x] = _shade(colours, owner[page], count)
             if page in record.evicted:
                 holders[page] = 0  # the cross stands where the number would: it comes a step later
-            elif count > 1 and count != before.get(page) and points_a_page >= 8:
+            elif count > 1 and count != before.get(page) and points_per_page >= 8:
                 ink = "white" if sum(shade) < 1.7 else "black"
                 axes.text(first + x, page, str(count), color=ink, fontsize=6, ha="center", va="center")
         before = dict(holders)
     extent = (first - 0.5, first + len(records) - 0.5, 0.5, num_pages + 0.5)
     axes.imshow(image, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
-    if points_a_page >= 6:
+    if points_per_page >= 6:
         for page in range(1, num_pages):
             axes.axhline(page + 0.5, color="white", linewidth=0.8)
-    _draw_marks(axes, records)
+    _plot_marks(axes, records)
     axes.set_ylabel(f"page (of {records[0].num_pages})")
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.tick_params(labelbottom=False)
 
 
 def _holders(record: StepRecord) -> tuple[Counter[int], dict[int, str | None]]:
-    """How many sequences hold each page, and the request whose they all are, or None if they are of several."""
+    """How many sequences hold each page, and the one request that they belong to, or None if there are several."""
     holders: Counter[int] = Counter()
     owner: dict[int, str | None] = {}
     for table in record.tables:
@@ -126,13 +128,11 @@ def _shade(colours: dict[str, str], owner: str | None, count: int) -> Any:
 
     if owner is None:
         return to_rgb(COMMON)
-    red, green, blue = to_rgb(colours[owner])
-    if count > 1:
-        return red, green, blue
-    return tuple(1 - 0.45 * (1 - part) for part in (red, green, blue))
+    full = to_rgb(colours[owner])
+    return full if count > 1 else tuple(1 - 0.45 * (1 - part) for part in full)
 
 
-def _draw_marks(axes: Any, records: Sequence[StepRecord]) -> None:
+def _plot_marks(axes: Any, records: Sequence[StepRecord]) -> None:
     """Copies as arrows from source to target, evictions as crosses, preemptions as dotted lines."""
     size = 5.0 if len(records) <= 150 else 3.0
     for record in records:
@@ -150,7 +150,7 @@ def _draw_marks(axes: Any, records: Sequence[StepRecord]) -> None:
 
 
 def _events(record: StepRecord) -> dict[str, list[str | None]]:
-    """Who was hit by each kind of event in this step; None stands for nobody in particular."""
+    """The requests that each kind of event concerns in this step; None stands for none in particular."""
     back = {swap.device for swap in record.swapped_in}
     returned = dict.fromkeys(t.request_id for t in record.tables if back & set(t.pages))
     return {
@@ -162,22 +162,22 @@ def _events(record: StepRecord) -> dict[str, list[str | None]]:
     }
 
 
-def _draw_events(axes: Any, records: Sequence[StepRecord], lanes: list[str], colours: dict[str, str]) -> None:
-    markers = {"recomputed": "v", "swapped out": "v", "swapped in": "^", "copies": "|", "evictions": "x"}
+def _plot_events(axes: Any, records: Sequence[StepRecord], kinds: list[str], colours: dict[str, str]) -> None:
+    kinds = kinds[::-1]
     for record in records:
         happened = _events(record)
-        for y, lane in enumerate(reversed(lanes)):
-            for i, request_id in enumerate(happened[lane]):
+        for y, kind in enumerate(kinds):
+            for i, request_id in enumerate(happened[kind]):
                 colour = "black" if request_id is None else colours.get(request_id, "black")
-                axes.plot(record.step + 0.3 * i, y, markers[lane], color=colour, markersize=6, clip_on=False)
-    axes.set_yticks(range(len(lanes)), list(reversed(lanes)), fontsize=8)
-    axes.set_ylim(-0.6, len(lanes) - 0.4)
+                axes.plot(record.step + 0.3 * i, y, _EVENTS[kind], color=colour, markersize=6, clip_on=False)
+    axes.set_yticks(range(len(kinds)), kinds, fontsize=8)
+    axes.set_ylim(-0.6, len(kinds) - 0.4)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0, labelbottom=False)
-    axes.set_visible(bool(lanes))
+    axes.set_visible(bool(kinds))
 
 
-def _draw_totals(axes: Any, records: Sequence[StepRecord]) -> None:
+def _plot_totals(axes: Any, records: Sequence[StepRecord]) -> None:
     steps = [record.step for record in records]
     used = [record.pages_used for record in records]
     logical = [max(record.pages_logical, record.pages_used) for record in records]
@@ -203,30 +203,22 @@ def _legend(records: Sequence[StepRecord], colours: dict[str, str]) -> list[Any]
     handles: list[Any] = [Patch(color=colours[request_id], label=f"request {request_id}") for request_id in named]
     if len(colours) > len(named):
         handles.append(Patch(color="none", label=f"... {len(colours)} requests:\ncolours repeat"))
-    owners = {(owner, count > 1) for record in records for owner, count in _owners(record)}
+    pages = [(owner[page], count) for holders, owner in map(_holders, records) for page, count in holders.items()]
     example = colours[named[0]] if named else PALETTE[0]
-    tint = _shade({"": example}, "", 1)
-    handles.append(Patch(color=tint, label="light: one sequence"))
-    if any(owner is not None and shared for owner, shared in owners):
-        handles.append(Patch(color=example, label="full: shared by a\nrequest's sequences"))
-    if any(owner is None for owner, _ in owners):
-        handles.append(Patch(color=COMMON, label="shared by requests"))
-    if any(record.cached for record in records):
-        handles.append(Patch(color=CACHED, label="cached, idle"))
-    handles.append(Patch(facecolor=FREE, edgecolor="#888888", label="free"))
-    if any(record.copies for record in records):
-        handles.append(Line2D([], [], color="black", marker="^", markersize=5, linewidth=0.8, label="copy-on-write"))
-    if any(record.evicted for record in records):
-        handles.append(Line2D([], [], color="black", marker="x", markersize=4, linestyle="", label="evicted"))
-    if any(record.preempted_recompute or record.preempted_swap for record in records):
-        handles.append(Line2D([], [], color="black", linewidth=0.8, linestyle=":", label="preemption"))
-    handles.append(Patch(color="#9A9A9A", label="pages held"))
-    if any(record.pages_saved for record in records):
-        handles.append(Patch(color="#F2C9A8", label="saved by sharing"))
-    handles.append(Line2D([], [], color="black", linewidth=0.7, linestyle="--", label="size of the pool"))
-    return handles
-
-
-def _owners(record: StepRecord) -> list[tuple[str | None, int]]:
-    holders, owner = _holders(record)
-    return [(owner[page], count) for page, count in holders.items()]
+    line = partial(Line2D, [], [], color="black")
+    shared = any(owner is not None and count > 1 for owner, count in pages)
+    preempted = any(record.preempted_recompute or record.preempted_swap for record in records)
+    handles_if = (
+        (True, Patch(color=_shade({"": example}, "", 1), label="light: one sequence")),
+        (shared, Patch(color=example, label="full: shared by a\nrequest's sequences")),
+        (any(owner is None for owner, _ in pages), Patch(color=COMMON, label="shared by requests")),
+        (any(record.cached for record in records), Patch(color=CACHED, label="cached, idle")),
+        (True, Patch(facecolor=FREE, edgecolor="#888888", label="free")),
+        (any(r.copies for r in records), line(marker="^", markersize=5, linewidth=0.8, label="copy-on-write")),
+        (any(r.evicted for r in records), line(marker="x", markersize=4, linestyle="", label="evicted")),
+        (preempted, line(linewidth=0.8, linestyle=":", label="preemption")),
+        (True, Patch(color="#9A9A9A", label="pages held")),
+        (any(record.pages_saved for record in records), Patch(color="#F2C9A8", label="saved by sharing")),
+        (True, line(linewidth=0.7, linestyle="--", label="size of the pool")),
+    )
+    return handles + [handle for shown, handle in handles_if if shown]

@@ -1,8 +1,7 @@
 """A trace of what ran when, for TensorBoard or Perfetto.
 
-Lives here: `--profile DIR`, its check, and the span that it records.
-Promises: without a folder nothing is recorded; a folder that cannot be written is refused before the run.
-Must not know: what runs within the span. The stages of a step name themselves (runtime/model_runner.py).
+Without a folder nothing is recorded; a folder that cannot be written is refused before the run. The stages of a step
+name themselves (runtime/stages.py).
 """
 
 import os

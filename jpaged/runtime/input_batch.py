@@ -1,19 +1,17 @@
-"""A plan becomes the padded arrays of one step.
+"""A plan becomes the padded arrays of one step: one int32 and one float32 array, each a fresh buffer.
 
-Lives here: InputBatch (what the host keeps of every lane) and its `pack`; `unpack`, the same layout on the device.
-Promises: one int32 and one float32 array a step, each a fresh buffer; every page id is one of the pool's.
-Must not know: models, how a sampler works, jit.
+Every page id in them is one of the pool's.
 """
 
-from collections.abc import Sequence
+from collections import abc
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from jpaged.core.scheduling.plan import AdmittedSequence, PageGrant, SchedulerOutput
-from jpaged.runtime.sampling.sampler_inputs import split_seed
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, Buckets, Field, StepShape
+from jpaged.runtime.buckets import Buckets
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, split_seed
+from jpaged.runtime.step_shape import StepShape, unpack
 
 NO_TARGET = -1  # a packed token whose successor's log probability is not asked for
 
@@ -31,13 +29,12 @@ class InputBatch:
         self.token_ids = np.zeros((num_lanes, max_model_len), np.int32)
         self.num_known = np.zeros(num_lanes, np.int32)
         self.block_tables = np.zeros((num_lanes, -(-max_model_len // page_size)), np.int32)
-        self.floats = np.zeros((num_lanes, len(SAMPLE_FLOATS)), np.float32)
+        self.floats = np.zeros((len(SAMPLE_FLOATS), num_lanes), np.float32)
         self.ints: dict[str, np.ndarray] = {
             name: np.zeros(num_lanes, np.int32)
             for name in ("top_k", "seed_hi", "seed_lo", "sample_index", "prompt_len", "min_tokens", "num_logprobs")
         }
         self.num_prompt_logprobs = np.full(num_lanes, -1, np.int32)
-        self._prompt_logprob_slots: set[int] = set()
 
     @property
     def table_width(self) -> int:
@@ -45,20 +42,15 @@ class InputBatch:
         return self.block_tables.shape[1]
 
     def admit(self, sequence: AdmittedSequence) -> None:
-        """Give a lane to a sequence; nothing of the slot's last owner is left."""
-        slot, params = sequence.lane, sequence.params
+        """Give a lane to a sequence; nothing of the lane's last owner is left."""
+        lane, params = sequence.lane, sequence.params
         count = len(sequence.token_ids)
-        self.token_ids[slot, :count] = sequence.token_ids
-        self.num_known[slot] = count
-        self.block_tables[slot] = 0
-        self.floats[slot] = (
-            0.0 if params.greedy else params.temperature,
-            params.top_p,
-            params.min_p,
-            params.repetition_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-        )
+        self.token_ids[lane, :count] = sequence.token_ids
+        self.num_known[lane] = count
+        self.block_tables[lane] = 0
+        self.floats[:, lane] = [getattr(params, name) for name in SAMPLE_FLOATS]
+        if params.greedy:
+            self.floats[0, lane] = 0.0
         seed_hi, seed_lo = split_seed(sequence.seed)
         values = {
             "top_k": min(max(params.top_k, 0), 2**31 - 1),
@@ -70,12 +62,8 @@ class InputBatch:
             "num_logprobs": -1 if params.num_logprobs is None else params.num_logprobs,
         }
         for name, value in values.items():
-            self.ints[name][slot] = value
-        wanted = params.prompt_logprobs
-        self.num_prompt_logprobs[slot] = -1 if wanted is None else wanted
-        self._prompt_logprob_slots.discard(slot)
-        if wanted is not None:
-            self._prompt_logprob_slots.add(slot)
+            self.ints[name][lane] = value
+        self.num_prompt_logprobs[lane] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
 
     def grant(self, grant: PageGrant) -> None:
         """Write new pages into a block table."""
@@ -84,11 +72,11 @@ class InputBatch:
         self.block_tables[grant.lane, grant.column : grant.column + len(grant.pages)] = grant.pages
 
     def fit(self, plan: SchedulerOutput, buckets: Buckets) -> StepShape:
-        """The shape that the plan needs."""
-        # A prompt's logprobs are made by the ragged programs alone; decode programs stay small.
-        decode = plan.num_tokens == len(plan.rows) and not any(
-            row.lane in self._prompt_logprob_slots for row in plan.rows
-        )
+        """The smallest shape that holds the plan."""
+        decode = plan.num_tokens == len(plan.rows)
+        if decode:
+            # A prompt's logprobs are made by the ragged programs alone; decode programs stay small.
+            decode = bool((self.num_prompt_logprobs[[row.lane for row in plan.rows]] < 0).all())
         return buckets.fit(
             num_rows=len(plan.rows), num_tokens=plan.num_tokens, num_samples=len(plan.samples), decode=decode
         )
@@ -96,7 +84,7 @@ class InputBatch:
     def pack(self, plan: SchedulerOutput, shape: StepShape) -> tuple[np.ndarray, np.ndarray]:
         """The plan's int32 and float32 arrays in the layout of `shape`."""
         ints = np.zeros(shape.num_ints, np.int32)
-        out = {name: ints[f.start : f.stop].reshape(f.shape) for name, f in shape.int_fields.items()}
+        out = unpack(ints, shape.int_shapes)
         rows = _table(plan.rows, 3)
         lanes, starts, counts = rows[:, 0], rows[:, 1], rows[:, 2]
         self._pack_tokens(out, lanes, starts, counts)
@@ -107,8 +95,7 @@ class InputBatch:
         if not shape.decode:
             out["query_starts"][1 : num_rows + 1] = ends
             out["query_starts"][num_rows + 1 :] = ends[-1]
-        floats = self._pack_samples(out, plan, shape, starts + counts, ends)
-        return ints, floats
+        return ints, self._pack_samples(out, plan, starts + counts, ends)
 
     def _pack_tokens(
         self, out: dict[str, np.ndarray], lanes: np.ndarray, starts: np.ndarray, counts: np.ndarray
@@ -136,36 +123,25 @@ class InputBatch:
             out["prompt_targets"][:total] = np.where(wanted, successors, NO_TARGET)
 
     def _pack_samples(
-        self,
-        out: dict[str, np.ndarray],
-        plan: SchedulerOutput,
-        shape: StepShape,
-        row_ends: np.ndarray,
-        packed_ends: np.ndarray,
+        self, out: dict[str, np.ndarray], plan: SchedulerOutput, row_ends: np.ndarray, packed_ends: np.ndarray
     ) -> np.ndarray:
-        floats = np.zeros((shape.num_samples, len(SAMPLE_FLOATS)), np.float32)
-        floats[:, 1] = floats[:, 3] = 1.0
+        floats = np.zeros((len(SAMPLE_FLOATS), len(out["lanes"])), np.float32)
         out["lanes"][:] = self.num_lanes
         out["num_logprobs"][:] = -1
         if plan.samples:
             samples = _table(plan.samples, 2)
-            rows, slots = samples[:, 0], samples[:, 1]
+            rows, lanes = samples[:, 0], samples[:, 1]
             n = len(samples)
             out["sample_rows"][:n] = packed_ends[rows] - 1
-            out["lanes"][:n] = slots
+            out["lanes"][:n] = lanes
             for name, values in self.ints.items():
-                out[name][:n] = values[slots]
+                out[name][:n] = values[lanes]
             out["num_tokens"][:n] = row_ends[rows]
-            out["output_position"][:n] = row_ends[rows] - self.ints["prompt_len"][slots]
-            floats[:n] = self.floats[slots]
-        return np.ascontiguousarray(floats.T).reshape(-1)
+            out["output_position"][:n] = row_ends[rows] - self.ints["prompt_len"][lanes]
+            floats[:, :n] = self.floats[:, lanes]
+        return floats.reshape(-1)
 
 
-def _table(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
+def _table(rows: abc.Sequence[tuple[int, ...]], width: int) -> np.ndarray:
     """The rows as one int32 array; np.array takes three times as long to look into tuples."""
     return np.fromiter(chain.from_iterable(rows), np.int32, width * len(rows)).reshape(-1, width)
-
-
-def unpack(packed: Any, fields: dict[str, Field]) -> dict[str, Any]:
-    """The named parts of a packed array, on the device."""
-    return {name: packed[f.start : f.stop].reshape(f.shape) for name, f in fields.items()}

@@ -1,8 +1,6 @@
 """How many pages the pool gets.
 
-Lives here: the pool's dtype, sizes of a page and of the pool: from a page count, bytes, or the memory that is free.
-Promises: the answer and its reason; too little memory for one page is an error with the remedy.
-Must not know: whose tokens pages hold.
+From a page count, bytes, or the memory that is free; too little memory for one page is an error with the remedy.
 """
 
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ _FP8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
 @dataclass(frozen=True)
 class PoolSize:
-    """`num_pages` usable pages (the null page is one more), and why so many."""
+    """`num_pages` usable pages (the null page is one more), and why this many."""
 
     num_pages: int
     reason: str
@@ -50,7 +48,7 @@ def size_pool(
     want_tokens: int,
     device: Any,
 ) -> PoolSize:
-    """The pool's size: as asked for in pages or bytes, else room for `want_tokens` within the memory that is free.
+    """The pool's size: as given in pages or bytes, else room for `want_tokens` within the memory that is free.
 
     Raises ValueError when the memory does not hold one page (and the null page).
     """
@@ -61,10 +59,10 @@ def size_pool(
         need = (num_pages + 1) * page_bytes
         if free is not None and need > free:
             raise ValueError(
-                f"num_pages={num_pages}: the pool needs {_show(need)}, {_show(free)} are free on the {where}; "
+                f"num_pages={num_pages}: the pool needs {_show(need)}, and {_show(free)} are free on the {where}; "
                 "lower num_pages or page_size"
             )
-        return PoolSize(num_pages, "as asked for")
+        return PoolSize(num_pages, "as given")
     if kv_memory is not None:
         budget = parse_bytes(kv_memory)
         if free is not None and budget > free:
@@ -81,7 +79,7 @@ def size_pool(
 
 
 def _steady(size: float, device: Any) -> int:
-    """`size` rounded down so far that two runs on one machine get the same pool, though free memory fluctuates."""
+    """`size` rounded down, so that two runs on one machine get the same pool though free memory fluctuates."""
     if device.platform == "cpu":
         return 1 << (int(size).bit_length() - 1)
     return int(size) // _DEVICE_STEP * _DEVICE_STEP or int(size)
@@ -106,7 +104,7 @@ def _pages_in(budget: int, page_bytes: int, what: str) -> int:
     pages = budget // page_bytes - 1
     if pages < 1:
         raise ValueError(
-            f"{what} is too little: one page takes {_show(page_bytes)} and the pool needs two at least "
+            f"{what} is too little: one page takes {_show(page_bytes)} and the pool needs at least two "
             "(one is the null page); give more memory, a smaller page_size or a smaller dtype"
         )
     return pages

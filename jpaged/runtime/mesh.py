@@ -1,9 +1,7 @@
 """The devices of an engine, and what lies where on them.
 
-Lives here: DeviceMesh: the one place, but for the config, that knows how many devices there are.
-Promises: ids, lengths and block tables are on every device, the pool and the layers are split by heads; with one device
-everything is as if there were no mesh.
-Must not know: plans, steps, which programs there are.
+Ids, lengths and block tables are on every device, the pool and the layers are split by heads. With one device all is as
+if there were no mesh. But for the config, this is the one place that knows how many devices there are.
 """
 
 import functools
@@ -19,14 +17,7 @@ from jax.sharding import PartitionSpec as P
 from jpaged.config.engine import ParallelConfig
 from models import build_model, load_params
 from models.config import ModelConfig
-from models.partition import (
-    AXIS,
-    PAGE_SPEC,
-    ShardedModel,
-    param_specs,
-    shard_of,
-    sharded_config,
-)
+from models.partition import AXIS, PAGE_SPEC, ShardedModel, shard_of, sharded_config
 from models.sharded_weights import bytes_of_shard, load_sharded_params
 from models.source import ModelSource
 
@@ -38,7 +29,7 @@ class DeviceMesh:
     """A mesh ("data", "model") of one row: `shards` devices, each with all pages and its own heads of them.
 
     `devices` None: those that JAX sees. Raises ValueError, with the remedy, where there are too few, and in several
-    processes where any would have nothing to do.
+    processes where any device would be unused.
     """
 
     def __init__(self, parallel: ParallelConfig, devices: list[Any] | None = None) -> None:
@@ -59,8 +50,8 @@ class DeviceMesh:
             )
         if self._several_processes and self.shards != len(devices):
             raise ValueError(
-                f"tensor_parallel_size={self.shards}: the processes have {len(devices)} devices together, and every "
-                f"one takes part; use tensor_parallel_size={len(devices)}"
+                f"tensor_parallel_size={self.shards}: the processes have {len(devices)} devices together, and all "
+                f"of them are used; use tensor_parallel_size={len(devices)}"
             )
 
     @property
@@ -129,7 +120,7 @@ class DeviceMesh:
         return load_sharded_params(source, config, dtype, self.mesh, seed=seed)
 
     def pool_config(self, config: ModelConfig) -> ModelConfig:
-        """The config whose kv heads the pool has, those that are repeated counted each time."""
+        """The config with the kv heads of the pool: repeated ones count each time."""
         return sharded_config(config, self.shards)
 
     def bytes_here(self, config: ModelConfig, dtype: Any) -> int:
@@ -145,10 +136,6 @@ class DeviceMesh:
     @property
     def _devices_of_a_memory(self) -> int:
         return len(self.mesh.local_devices) if self.device.platform == "cpu" else 1
-
-    def param_specs(self, config: ModelConfig, params: Any) -> Any:
-        """Where each parameter is split."""
-        return param_specs(config, params)
 
     def part_of(self, arrays: Any) -> Any:
         """What one device has of sharded arrays, without contents."""

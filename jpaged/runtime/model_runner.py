@@ -1,12 +1,9 @@
 """The device executor: one plan in, its ids out.
 
-Lives here: ModelRunner: parameters, page pool and row state on the device, and the programs that use them.
-Promises: one explicit transfer each way a step; pool and row state are donated to every program that changes them; a
-step may be submitted while the one before it runs.
-Must not know: scheduling, text.
+Parameters, page pool and lane state live on the device. There is one explicit transfer each way per step; pool and lane
+state are donated to every program that changes them; a step may be submitted while the one before it runs.
 """
 
-import dataclasses
 import functools
 import time
 from collections.abc import Generator
@@ -20,19 +17,21 @@ import numpy as np
 from jpaged.config.engine import CacheConfig, ParallelConfig, SchedulerConfig
 from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 from jpaged.core.scheduling.plan import AdmittedSequence, PageCopy, SchedulerOutput, StepResult
+from jpaged.runtime.buckets import Buckets
 from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.memory import pool_dtype
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.multi_process.driver import Driver
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.running_step import RunningStep, running_step
-from jpaged.runtime.sampling.sampler import init_lane_state, set_row
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
+from jpaged.runtime.sampling.lane_state import init_lane_state, lane_entries, set_lane
 from jpaged.runtime.stages import Stages
-from jpaged.runtime.step import copy_step, draw, forward
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, Buckets, StepShape
+from jpaged.runtime.step import copy_step, forward, sample_step
+from jpaged.runtime.step_shape import StepShape
 from jpaged.runtime.swap import HostPages
 from models.config import ModelConfig
-from models.partition import POOL_SPEC
+from models.partition import POOL_SPEC, param_specs
 from pallas_kernels import kv_pages as pages
 
 
@@ -40,8 +39,10 @@ class ModelRunner:
     """Runs plans with a Flax model over a paged pool, on one device or on those of a mesh. An Executor.
 
     `model` and `params` are as `mesh` builds and loads them; for one device (`mesh` None) parameters may be on the
-    host. Where other processes run the same programs, `driver` tells them every plan first.
+    host. Where other processes run the same programs, `driver` sends them every plan first.
     """
+
+    overlaps = True
 
     def __init__(
         self,
@@ -59,19 +60,17 @@ class ModelRunner:
         assert cache_config.num_pages is not None, "the number of pages is resolved before the runner is built"
         self.model = model
         self.mesh = mesh or DeviceMesh(ParallelConfig())
-        self._leader = driver
+        self._driver = driver
         self.vocab_size = model_config.vocab_size
-        self.max_stop_ids = MAX_STOP_TOKEN_IDS + len(model_config.eos_token_ids)
-        num_lanes = scheduler_config.max_num_seqs
+        num_lanes, max_model_len = scheduler_config.max_num_seqs, scheduler_config.max_model_len
         num_pages = cache_config.num_pages + 1
-        self.mirror = InputBatch(num_lanes, scheduler_config.max_model_len, cache_config.page_size, num_pages)
-        self.buckets = Buckets(num_lanes, scheduler_config.max_num_batched_tokens, self.mirror.table_width)
-        self.programs = ProgramTable()
+        self.batch = InputBatch(num_lanes, max_model_len, cache_config.page_size, num_pages)
+        self.buckets = Buckets(num_lanes, scheduler_config.max_num_batched_tokens, self.batch.table_width)
         self.stages = Stages()
         self.idle_time = 0.0
         self._idle_since = 0.0
         self._last_ids: jax.Array | None = None
-        self._dirty_lanes: set[int] = set()
+        self._lanes_with_rules: set[int] = set()
         self._num_copies = num_lanes
         self.params = params if self.mesh.shards > 1 else jax.device_put(params)
         self._allocate_pool = functools.partial(
@@ -84,83 +83,72 @@ class ModelRunner:
             pool_dtype(cache_config.kv_cache_dtype, dtype),
             sharding=self.mesh.sharding(POOL_SPEC),
         )
-        self._init_state = functools.partial(
-            init_lane_state,
-            num_lanes,
-            scheduler_config.max_model_len,
-            self.vocab_size,
-            max_bias=MAX_LOGIT_BIAS,
-            max_stop_ids=self.max_stop_ids,
-        )
-        self.kv_pages = self._allocate_pool()
-        self.state = self.mesh.create(self._init_state)
+        max_stop_ids = MAX_STOP_TOKEN_IDS + len(model_config.eos_token_ids)
+        init = functools.partial(init_lane_state, num_lanes, max_model_len, self.vocab_size)
+        init = functools.partial(init, max_bias=MAX_LOGIT_BIAS, max_stop_ids=max_stop_ids)
+        self._init_state = functools.partial(self.mesh.create, init)
+        self.kv_pages, self.state = self._allocate_pool(), self._init_state()
+        self.programs = ProgramTable()
         num_host_pages = cache_config.num_host_pages
         self.host_pages = HostPages(self.kv_pages, self.programs, self.mesh) if num_host_pages else None
-        sizes = {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
-        specs = self.mesh.param_specs(model_config, params)
+        self._jit_programs(param_specs(model_config, params), attention_implementation)
+
+    def _jit_programs(self, specs: Any, attention_implementation: str | None) -> None:
+        jit, sizes = self.mesh.jit, {"vocab_size": self.vocab_size, "max_logprobs": min(MAX_LOGPROBS, self.vocab_size)}
         self._forward = self.mesh.jit_model(
-            functools.partial(forward, model=model, **sizes),
+            functools.partial(forward, model=self.model, **sizes),
             (specs, POOL_SPEC, EVERYWHERE, EVERYWHERE),
             (POOL_SPEC, EVERYWHERE, EVERYWHERE),
             static_argnames=("shape",),
             donate_argnums=(1, 2),
         )
-        self._draw = self.mesh.jit(functools.partial(draw, **sizes), EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
+        self._sample = jit(functools.partial(sample_step, **sizes), EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
         copy = functools.partial(copy_step, implementation=attention_implementation)
-        self._copy = self.mesh.jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
-        self._set_row = self.mesh.jit(set_row, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
-
-    def execute(self, plan: SchedulerOutput) -> StepResult:
-        """Run the plan and wait for its ids."""
-        return self.collect(self.submit(plan))
+        self._copy = jit(copy, (POOL_SPEC, EVERYWHERE), POOL_SPEC, donate_argnums=(0,))
+        self._set_lane = jit(set_lane, EVERYWHERE, EVERYWHERE, donate_argnums=(0,))
 
     def submit(self, plan: SchedulerOutput) -> RunningStep:
         """Hand the plan to the device and return at once; a step submitted before it may still run.
 
-        If it fails, pool and row state may be gone with the program they were donated to: both start anew, empty.
+        If it fails, pool and lane state may be gone with the program they were donated to: both start anew, empty.
         """
-        with self._anew_after_failure():
-            number = 0 if self._leader is None else self._leader.tell_plan(plan)
-            return dataclasses.replace(self._submit(plan), number=number)
+        with self._start_anew_after_failure():
+            number = 0 if self._driver is None else self._driver.send_plan(plan)
+            return self._submit(plan, number)
 
     def collect(self, step: RunningStep) -> StepResult:
-        """What a step drew, once it is there, whatever was submitted after it. If the step failed, as `submit`."""
-        with self._anew_after_failure():
+        """The ids of a step, once they are there, whatever was submitted after it. If the step failed, as `submit`."""
+        with self._start_anew_after_failure():
             with self.stages.span(Stages.WAIT):
                 jax.block_until_ready(step.sampled.token_ids)
             self._idle_since = time.perf_counter()
             with self.stages.span("fetch"):
                 result = step.result()
-            if self._leader is not None:
-                self._leader.drawn(step.number, result.token_ids)
+            if self._driver is not None:
+                self._driver.record_result(step.number, result.token_ids)
             return result
 
-    def _submit(self, plan: SchedulerOutput) -> RunningStep:
+    def _submit(self, plan: SchedulerOutput, number: int) -> RunningStep:
         span = self.stages.span
         with jax.profiler.StepTraceAnnotation("step", step_num=plan.step):
             with span("pack"):
                 for sequence in plan.admitted:
                     self._admit(sequence)
                 for grant in plan.grants:
-                    self.mirror.grant(grant)
+                    self.batch.grant(grant)
                 self._move_pages(plan)
-                shape = self.buckets.borrow(self.mirror.fit(plan, self.buckets), self.programs)
-                packed = self.mirror.pack(plan, shape)
+                shape = self.buckets.choose(self.batch.fit(plan, self.buckets), self.programs)
+                packed = self.batch.pack(plan, shape)
             with span("transfer"):
                 # A fresh host buffer every step: device_put may alias it for as long as the step runs.
                 ints, floats = self.mesh.put(packed)
-            forward_program, draw_program = self._forward_program(shape), self._draw_program(shape.num_samples)
+            forward_program, sample_program = self._forward_program(shape), self._sample_program(shape.num_samples)
             self._record_idle()
             with span("dispatch"):
                 self.kv_pages, self.state, outputs = forward_program(self.params, self.kv_pages, self.state, ints)
-                self.state, sampled = draw_program(self.state, outputs.logits, outputs.sample_ints, floats)
+                self.state, sampled = sample_program(self.state, outputs.logits, outputs.sample_ints, floats)
                 self._last_ids = sampled.token_ids
-                return running_step(plan, self.mirror, sampled, outputs.prompt)
-
-    @property
-    def host_time(self) -> float:
-        """Seconds so far in which the host packed, sent, started and fetched."""
-        return self.stages.host_time
+                return running_step(plan, self.batch, sampled, outputs.prompt, number)
 
     def _record_idle(self) -> None:
         """Add to `idle_time` how long the device may have had nothing to do since a result was last fetched."""
@@ -168,30 +156,26 @@ class ModelRunner:
             self.idle_time += time.perf_counter() - self._idle_since
 
     @contextmanager
-    def _anew_after_failure(self) -> Generator[None]:
+    def _start_anew_after_failure(self) -> Generator[None]:
         try:
             yield
         except BaseException as error:
-            self._start_anew(error)
+            if self._driver is not None:
+                self._driver.fail(f"{type(error).__name__}: {error}")
+            self.kv_pages, self.state = self._allocate_pool(), self._init_state()
+            self._lanes_with_rules.clear()
+            self._last_ids = None
             raise
-
-    def _start_anew(self, error: BaseException) -> None:
-        if self._leader is not None:
-            self._leader.part(f"{type(error).__name__}: {error}")
-        self.kv_pages = self._allocate_pool()
-        self.state = self.mesh.create(self._init_state)
-        self._dirty_lanes.clear()
-        self._last_ids = None
 
     def warm_up(self) -> list[StepShape]:
         """Compile every program the engine can need, and return the step shapes; later steps compile nothing."""
-        if self._leader is not None:
-            self._leader.tell("warm_up")
+        if self._driver is not None:
+            self._driver.send("warm_up")
         for shape in self.buckets.all():
             self._forward_program(shape)
-            self._draw_program(shape.num_samples)
+            self._sample_program(shape.num_samples)
         self._copy_program()
-        self._set_row_program()
+        self._set_lane_program()
         if self.host_pages is not None:
             self.host_pages.read_program(self.kv_pages)
             self.host_pages.write_program(self.kv_pages)
@@ -214,52 +198,37 @@ class ModelRunner:
 
         return self.programs.get(shape, lower)
 
-    def _draw_program(self, num_samples: int) -> Any:
+    def _sample_program(self, num_samples: int) -> Any:
         def lower() -> Any:
             logits = self.mesh.shape((num_samples, self.vocab_size), jnp.float32)
             ints = self.mesh.shape((len(SAMPLE_INTS) * num_samples,))
             floats = self.mesh.shape((len(SAMPLE_FLOATS) * num_samples,), jnp.float32)
-            return self._draw.lower(self.state, logits, ints, floats)
+            return self._sample.lower(self.state, logits, ints, floats)
 
-        return self.programs.get(f"draw[Q={num_samples}]", lower)
+        return self.programs.get(f"sample[Q={num_samples}]", lower)
 
     def _copy_program(self) -> Any:
         pairs = self.mesh.shape((2, self._num_copies))
         return self.programs.get("copy_pages", lambda: self._copy.lower(self.kv_pages, pairs))
 
-    def _set_row_program(self) -> Any:
+    def _set_lane_program(self) -> Any:
         def lower() -> Any:
-            scalar = self.mesh.shape(())
-            history, bias, stops = (self.mesh.shape((n,)) for n in self._row_widths)
-            values = self.mesh.shape((MAX_LOGIT_BIAS,), jnp.float32)
-            return self._set_row.lower(self.state, scalar, history, bias, values, stops)
+            entries = (self.mesh.shape(a.shape[1:], a.dtype) for a in self.state[1:])
+            return self._set_lane.lower(self.state, self.mesh.shape(()), *entries)
 
-        return self.programs.get("set_row", lower)
-
-    @property
-    def _row_widths(self) -> tuple[int, int, int]:
-        return self.mirror.token_ids.shape[1], MAX_LOGIT_BIAS, self.max_stop_ids
+        return self.programs.get("set_lane", lower)
 
     def _admit(self, sequence: AdmittedSequence) -> None:
         """Give a lane to a sequence, on the device too where its sampling rules need state there."""
-        self.mirror.admit(sequence)
-        slot, params = sequence.lane, sequence.params
+        self.batch.admit(sequence)
+        lane, params = sequence.lane, sequence.params
         has_rules = bool(params.logit_bias) or params.min_tokens > 0 or params.has_penalties
-        if not has_rules and slot not in self._dirty_lanes:
+        if not has_rules and lane not in self._lanes_with_rules:
             return
-        history_len, bias_len, stop_len = self._row_widths
-        history = np.zeros(history_len, np.int32)
-        history[: len(sequence.token_ids)] = sequence.token_ids
-        bias_ids = np.full(bias_len, self.vocab_size, np.int32)
-        bias_values = np.zeros(bias_len, np.float32)
-        for i, (token_id, value) in enumerate((params.logit_bias or {}).items()):
-            bias_ids[i], bias_values[i] = token_id, value
-        stop_ids = np.full(stop_len, self.vocab_size, np.int32)
-        if params.min_tokens:
-            stop_ids[: len(sequence.stop_ids)] = sequence.stop_ids
-        row = self.mesh.put((np.int32(slot), history, bias_ids, bias_values, stop_ids))
-        self.state = self._set_row_program()(self.state, *row)
-        (self._dirty_lanes.add if has_rules else self._dirty_lanes.discard)(slot)
+        stop_ids = sequence.stop_ids if params.min_tokens else ()
+        entries = lane_entries(self.state, sequence.token_ids, params.logit_bias or {}, stop_ids, self.vocab_size)
+        self.state = self._set_lane_program()(self.state, *self.mesh.put((np.int32(lane), *entries)))
+        (self._lanes_with_rules.add if has_rules else self._lanes_with_rules.discard)(lane)
 
     def _move_pages(self, plan: SchedulerOutput) -> None:
         # In this order: a page that goes out may come in again as another's, and be the target of a copy.

@@ -1,35 +1,23 @@
-"""The compiled programs of an engine: each shape is compiled once, counted and timed.
+"""The compiled programs of an engine: each is compiled once, counted and timed, and kept on disk.
 
-Lives here: ProgramTable and the persistent compilation cache.
-Promises: a shape never compiles twice; a call with other shapes than those compiled for is an error, not a retrace.
-Must not know: what the programs compute.
+A call with other shapes than those compiled for is an error, not a retrace.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from models.catalog import cache_dir
-
-
-class _CacheHits:
-    """How often JAX has found a program in its cache on disk, as its own monitoring says."""
-
-    def __init__(self) -> None:
-        self.hits = 0
-        jax.monitoring.register_event_listener(self._take)
-
-    def _take(self, event: str, **_: Any) -> None:
-        self.hits += event == "/jax/compilation_cache/cache_hits"
-
-
-_CACHE = _CacheHits()
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+_events: Counter[str] = Counter()  # of JAX's own monitoring
+jax.monitoring.register_event_listener(lambda event, **_: _events.update((event,)))
 
 
 class ProgramTable:
-    """Ahead-of-time compiled programs by name; `seconds` is what tracing and compiling took in all, `num_cached` how
+    """Ahead-of-time compiled programs by name; `seconds` is what tracing and compiling took in total, `num_cached` how
     many came out of the cache on disk."""
 
     def __init__(self) -> None:
@@ -47,34 +35,22 @@ class ProgramTable:
         """The program `name`; the first time, what `lower` gives is compiled."""
         program = self._compiled.get(name)
         if program is None:
-            start, hits = time.perf_counter(), _CACHE.hits
+            start, hits = time.perf_counter(), _events[_CACHE_HIT]
             program = lower().compile()
             self.seconds += time.perf_counter() - start
-            self.num_cached += _CACHE.hits > hits
+            self.num_cached += _events[_CACHE_HIT] > hits
             self._compiled[name] = program
         return program
 
-    def temp_bytes(self) -> dict[str, int]:
-        """Bytes of temporary memory that each compiled program needs."""
-        return {str(name): program.memory_analysis().temp_size_in_bytes for name, program in self._compiled.items()}
-
-    def aliased_bytes(self) -> dict[str, int]:
-        """Bytes of donated arguments that each compiled program updates in place."""
-        return {str(name): program.memory_analysis().alias_size_in_bytes for name, program in self._compiled.items()}
-
-    def texts(self) -> dict[str, str]:
-        """The optimised HLO of each compiled program."""
-        return {str(name): program.as_text() for name, program in self._compiled.items()}
-
-    def operations(self) -> dict[str, float]:
-        """Arithmetic operations of each compiled program, by XLA's own count (a loop's body counts once)."""
-        return {str(name): program.cost_analysis()["flops"] for name, program in self._compiled.items()}
+    def read(self, fact: Callable[[Any], Any]) -> dict[str, Any]:
+        """`fact` of each compiled program (a jax.stages.Compiled), by the program's name."""
+        return {str(name): fact(program) for name, program in self._compiled.items()}
 
 
-def use_persistent_cache() -> None:
-    """Keep compiled programs on disk, unless the user has set JAX's own cache folder or switched the cache off."""
+def use_persistent_cache(folder: Path) -> None:
+    """Keep compiled programs in `folder`, unless the user has set JAX's own cache folder or switched the cache off."""
     if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return
-    jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

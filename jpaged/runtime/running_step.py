@@ -1,9 +1,7 @@
 """A step that the device has been given: what is fetched of it, and how that becomes a StepResult.
 
-Lives here: RunningStep.
-Promises: all that the host knew when the step was submitted is kept, since its lanes may change hands before the
-result is there; log probabilities cross over only if somebody asked for them.
-Must not know: programs, the pool, how plans are packed.
+All that the host knew when the step was submitted is kept, since its lanes may change hands before the result is there;
+log probabilities cross over only if somebody asked for them.
 """
 
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ import numpy as np
 
 from jpaged.core.scheduling.plan import PromptLogprobs, SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.runtime.input_batch import InputBatch
-from jpaged.runtime.sampling.sampler import SampleOutputs
+from jpaged.runtime.sampling.sampler import LogprobTable, SampleOutputs
 
 
 class PromptPart(NamedTuple):
@@ -34,13 +32,13 @@ class RunningStep:
     prompt's are wanted. `number` is what other processes know the step by."""
 
     sampled: SampleOutputs
-    prompt: Any
+    prompt: LogprobTable | None
     wanted: tuple[int, ...]
     prompt_parts: tuple[PromptPart, ...]
-    number: int = 0
+    number: int
 
     def result(self) -> StepResult:
-        """Wait for the step, and give what the plan's samples drew."""
+        """Wait for the step; what the plan's samples gave."""
         token_ids: np.ndarray = jax.device_get(self.sampled.token_ids)
         return StepResult(tuple(token_ids[: len(self.wanted)].tolist()), self._logprobs(), self._prompt_logprobs())
 
@@ -64,19 +62,21 @@ class RunningStep:
         )
 
 
-def running_step(plan: SchedulerOutput, mirror: InputBatch, sampled: SampleOutputs, prompt: Any) -> RunningStep:
-    """The step of `plan`, which was packed from `mirror` as it is now. `prompt` is None where no shape has targets."""
-    wanted = tuple(mirror.ints["num_logprobs"][[sample.lane for sample in plan.samples]].tolist())
-    parts = () if prompt is None else tuple(_prompt_parts(plan, mirror))
-    return RunningStep(sampled, prompt, wanted, parts)
+def running_step(
+    plan: SchedulerOutput, batch: InputBatch, sampled: SampleOutputs, prompt: LogprobTable | None, number: int
+) -> RunningStep:
+    """The step of `plan`, packed from `batch` as it is now. `prompt` is None where the shape has no targets."""
+    wanted = tuple(batch.ints["num_logprobs"][[sample.lane for sample in plan.samples]].tolist())
+    parts = () if prompt is None else tuple(_prompt_parts(plan, batch))
+    return RunningStep(sampled, prompt, wanted, parts, number)
 
 
-def _prompt_parts(plan: SchedulerOutput, mirror: InputBatch) -> list[PromptPart]:
+def _prompt_parts(plan: SchedulerOutput, batch: InputBatch) -> list[PromptPart]:
     parts: list[PromptPart] = []
     first = 0
     for row in plan.rows:
-        num_top = int(mirror.num_prompt_logprobs[row.lane])
-        last = min(row.start + row.num_tokens, int(mirror.ints["prompt_len"][row.lane]) - 1)
+        num_top = int(batch.num_prompt_logprobs[row.lane])
+        last = min(row.start + row.num_tokens, int(batch.ints["prompt_len"][row.lane]) - 1)
         if num_top >= 0 and last > row.start:
             parts.append(PromptPart(row.lane, row.start + 1, first, last - row.start, num_top))
         first += row.num_tokens

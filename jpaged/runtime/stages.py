@@ -1,9 +1,4 @@
-"""Where the host's time in a step goes.
-
-Lives here: Stages.
-Promises: every stage is a span of the profiler's trace under its own name; without a trace it costs a few microseconds.
-Must not know: what a stage does.
-"""
+"""Where the host's time in a step goes: named stages, each also a span of the profiler's trace."""
 
 import time
 from collections import defaultdict
@@ -16,7 +11,7 @@ import jax
 class Stages:
     """Seconds in each named stage so far. In the stage WAIT the host has nothing to do but wait for the device.
 
-    `clock` gives the seconds; another one than the wall's is for measurements.
+    `clock` gives the seconds; a benchmark may count CPU time instead.
     """
 
     WAIT = "wait"
@@ -27,7 +22,7 @@ class Stages:
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:
-        """Count what runs within it as the stage `name`."""
+        """Count what runs inside as the stage `name`; without a trace that costs a few microseconds."""
         start = self._clock()
         with jax.profiler.TraceAnnotation(name):
             yield

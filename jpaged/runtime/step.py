@@ -1,9 +1,8 @@
-"""The step, as pure functions: `forward` from tokens to logits, `draw` from logits to ids, `copy_step` before both.
+"""The step, as pure functions: `copy_step`, `forward` from tokens to logits, `sample_step` from logits to ids.
 
-Lives here: what is compiled. A step is two programs because the sampler takes longer to compile than the model and
-depends on the number of logits rows alone: a handful of samplers serve every shape, model and page size.
-Promises: pool and row state are donated; nothing goes to the host; all that varies within a shape is data.
-Must not know: plans, buckets, when it is compiled.
+A step is two programs because the sampler takes longer to compile than the model and depends on the number of logits
+rows alone: a handful of samplers serve every shape, model and page size. Pool and lane state are donated; nothing goes
+to the host; all that varies within a shape is data.
 """
 
 from typing import Any, NamedTuple
@@ -13,19 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jpaged.runtime.input_batch import unpack
-from jpaged.runtime.sampling.sampler import (
-    LaneState,
-    SampleOutputs,
-    SamplingInputs,
-    TokenLogprobs,
-    prompt_logprobs,
-    record_samples,
-    record_tokens,
-    resolve_token_ids,
-    sample,
-)
-from jpaged.runtime.step_shape import StepShape, sample_float_fields, sample_int_fields
+from jpaged.runtime.sampling.inputs import SAMPLE_INTS, SamplingInputs
+from jpaged.runtime.sampling.lane_state import LaneState, record_samples, record_tokens, resolve_token_ids
+from jpaged.runtime.sampling.sampler import LogprobTable, SampleOutputs, prompt_logprobs, sample
+from jpaged.runtime.step_shape import StepShape, unpack
 from models.inputs import StepInputs
 from pallas_kernels import KVPages, beside_attention, copy_pages
 
@@ -34,12 +24,12 @@ PROMPT_LOGPROB_ROWS = 16
 
 
 class ForwardOutputs(NamedTuple):
-    """What `forward` leaves: float32 logits and the sampler's part of the packed ints, both for `draw`, and the
+    """What `forward` leaves: float32 logits and the sampler's part of the packed ints, both for `sample_step`, and the
     prompt's logprobs (None where the shape has no prompt targets)."""
 
     logits: Float[Array, "Q V"]
     sample_ints: Int[Array, " S"]
-    prompt: TokenLogprobs | None
+    prompt: LogprobTable | None
 
 
 def forward(
@@ -54,7 +44,7 @@ def forward(
     max_logprobs: int,
 ) -> tuple[KVPages, LaneState, ForwardOutputs]:
     """Write the step's tokens into their slots, attend, and give the logits of the rows that sample."""
-    parts = unpack(ints, shape.int_fields)
+    parts = unpack(ints, shape.int_shapes)
     token_ids = resolve_token_ids(parts["token_refs"], state)
     state = record_tokens(state, parts["token_lanes"], parts["positions"], token_ids)
     inputs = StepInputs(
@@ -76,10 +66,10 @@ def forward(
     prompt = None
     if not shape.decode:
         prompt = _prompt_logprobs(compute_logits, hidden, parts["prompt_targets"], vocab_size, max_logprobs)
-    return kv_pages, state, ForwardOutputs(logits, ints[: shape.num_sample_ints], prompt)
+    return kv_pages, state, ForwardOutputs(logits, ints[: len(SAMPLE_INTS) * shape.num_samples], prompt)
 
 
-def draw(
+def sample_step(
     state: LaneState,
     logits: Float[Array, "Q V"],
     ints: Int[Array, " S"],
@@ -88,10 +78,9 @@ def draw(
     vocab_size: int,
     max_logprobs: int,
 ) -> tuple[LaneState, SampleOutputs]:
-    """Draw one token for each logits row and remember it as the last id of its lane."""
+    """Sample one token for each logits row and remember it as the last id of its lane."""
     num_rows = logits.shape[0]
-    parts = unpack(ints, sample_int_fields(num_rows)) | unpack(floats, sample_float_fields(num_rows))
-    sampling = SamplingInputs(**parts)
+    sampling = SamplingInputs(*floats.reshape(-1, num_rows), *ints.reshape(-1, num_rows))
     sampled = sample(logits, sampling, state, vocab_size=vocab_size, max_logprobs=max_logprobs)
     valid = sampling.lanes < state.last_ids.shape[0] - 1
     return record_samples(state, sampling.lanes, sampled.token_ids, valid), sampled
@@ -104,14 +93,14 @@ def copy_step(kv_pages: KVPages, pairs: Int[Array, "2 R"], *, implementation: st
 
 def _prompt_logprobs(
     compute_logits: Any, hidden: Float[Array, "T D"], targets: Int[Array, " T"], vocab_size: int, max_logprobs: int
-) -> TokenLogprobs:
+) -> LogprobTable:
     """Logprobs of `targets` (negative: not asked for) after each packed token; nothing is computed if none is asked."""
 
-    def block(part: tuple[Array, Array]) -> TokenLogprobs:
+    def block(part: tuple[Array, Array]) -> LogprobTable:
         rows, ids = part
         return prompt_logprobs(compute_logits(rows), jnp.maximum(ids, 0), max_logprobs, vocab_size=vocab_size)
 
-    def compute() -> TokenLogprobs:
+    def compute() -> LogprobTable:
         size = PROMPT_LOGPROB_ROWS
         padding = -hidden.shape[0] % size
         rows = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, size, hidden.shape[1])

@@ -1,8 +1,6 @@
 """The offline engine that scripts use: prompts in, outputs out.
 
-Lives here: LLM: generate, stream, chat, and the step loop behind them.
-Promises: results come in the order of the prompts; what one call does never ends or changes another's requests.
-Must not know: how a step is scheduled, packed or run.
+Results come in the order of the prompts; what one call does never ends or changes another's requests.
 """
 
 import hashlib
@@ -11,19 +9,23 @@ import reprlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+from jpaged.core.engine_loop import EngineLoop
+from jpaged.core.errors import REFUSALS, EngineFailed
 from jpaged.core.observe.step_records import StepRecord
-from jpaged.core.requests.request import CompletionDelta, FinishReason, Request, RequestOutput, beam_params
+from jpaged.core.requests.request import Request, beam_params
+from jpaged.core.requests.response import CompletionDelta, RequestOutput, Response
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.serving.loading import DEFAULT_MODEL, EngineOptions, load_engine
 from jpaged.text.prompts import Prompt, match_params, match_priority, parse_prompts
-from jpaged.text.responses import Response
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """A model with its engine. Keyword arguments are the fields of EngineOptions; names are vLLM's where it has
-    the option, with `page_size`, `num_pages` and `kv_memory` for the pool.
+    """A model with its engine, and the `loop` that all calls share.
+
+    Keyword arguments are the fields of EngineOptions; names are vLLM's where it has the option, with `page_size`,
+    `num_pages` and `kv_memory` for the pool.
 
     `model`: "smollm2-135m", a Hugging Face folder or hub id, a .gguf file, or a preset with load_format="dummy".
     `num_pages` counts usable pages (the null page is one more); without it and `kv_memory` the pool holds
@@ -45,7 +47,7 @@ class LLM:
         self.config = loaded.config
         self.attention_implementation = loaded.attention_implementation
         self.load_seconds = loaded.load_seconds
-        self._responses: dict[str, Response] = {}
+        self.loop = EngineLoop(self.engine, self.tokenizer)
         self._num_requests = 0
 
     def generate(
@@ -59,9 +61,9 @@ class LLM:
         """Run the prompts to their end as one continuous batch; results are in the order of the prompts.
 
         `prompts`: a text, a list of ids, `{"prompt_token_ids": ids}`, or a list of any of these. One
-        `sampling_params` is for all of them, a list has one for each. `priority` has one integer a prompt; the
-        lowest goes first, under scheduling_policy="priority". Raises ValueError, before anything runs, if any of
-        them cannot be served.
+        `sampling_params` is for all of them, a list has one for each. `priority` has one integer per prompt;
+        the lowest goes first, under scheduling_policy="priority". Raises RequestRefused (a ValueError) or QueueFull,
+        before anything runs, if any of them cannot be served. If a step fails, its exception ends the call.
         """
         return self._finish(self._add(prompts, sampling_params, priority), use_tqdm)
 
@@ -109,13 +111,12 @@ class LLM:
         """
         cache = self.engine.scheduler.cache
         cache.check_pin(name)
-        encode = None if self.tokenizer is None else self.tokenizer.encode
-        prompts = parse_prompts(prompt, encode)
+        prompts = self._parse(prompt)
         if len(prompts) != 1:
             raise ValueError(f"prompt has {len(prompts)} entries: a pinned prefix is one prompt")
-        ids = list(prompts[0].token_ids)
+        ids = prompts[0].token_ids
         self.generate([ids], SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True), use_tqdm=False)
-        return self.engine.pin(name, tuple(ids))
+        return self.engine.pin(name, ids)
 
     def unpin_prefix(self, name: str) -> None:
         """Let go of a pinned prefix; it stays cached until its pages are needed. Raises ValueError."""
@@ -153,7 +154,7 @@ class LLM:
     def stats(self) -> dict[str, Any]:
         """Facts of everything run so far; every key is present from the start."""
         stats: dict[str, Any] = self.engine.stats_dict()
-        host = self.engine.stats.host_time + self.runner.host_time
+        host = self.engine.stats.host_time + self.runner.stages.host_time
         stats["host_ms_per_step"] = 1e3 * host / stats["num_steps"] if stats["num_steps"] else 0.0
         stats["compiled_programs"] = len(self.runner.programs)
         stats["compile_seconds"] = self.runner.programs.seconds
@@ -180,86 +181,74 @@ class LLM:
         """Forget every cached prefix that no running request holds."""
         self.engine.scheduler.cache.reset_prefix_cache()
 
-    def _add(self, prompts: Any, sampling_params: Any, priority: Any = None) -> list[Response]:
-        encode = None if self.tokenizer is None else self.tokenizer.encode
-        parsed = parse_prompts(prompts, encode)
-        beam = None
-        if isinstance(sampling_params, BeamSearchParams):
-            beam = sampling_params
-            sampling_params = beam_params(beam, len(self.config.model.eos_token_ids))
-        params = match_params(sampling_params, len(parsed))
+    def make_requests(
+        self,
+        prompts: Any,
+        params: SamplingParams | BeamSearchParams | Sequence[SamplingParams] | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[Request]:
+        """The requests of a call, with ids and seeds of this engine, for `loop.add`. Raises ValueError."""
+        parsed = self._parse(prompts)
+        beam, eos_token_ids = None, self.config.model.eos_token_ids
+        if isinstance(params, BeamSearchParams):
+            beam, params = params, beam_params(params, len(eos_token_ids))
+        all_params = match_params(params, len(parsed))
         priorities = match_priority(priority, len(parsed), self.config.scheduler.scheduling_policy)
-        requests = [
-            self._request(i, *parts, beam) for i, parts in enumerate(zip(parsed, params, priorities, strict=True))
+        first = self._num_requests
+        self._num_requests += len(parsed)
+        return [
+            Request(
+                request_id=str(number),
+                prompt_token_ids=prompt.token_ids,
+                params=params,
+                beam=beam,
+                priority=priority,
+                seed=derive_seed(self.config.seed, number) if params.seed is None else params.seed,
+                arrival=self.engine.clock.now(),
+                prompt=prompt.text,
+                cache_salt=prompt.cache_salt,
+                eos_token_ids=eos_token_ids,
+            )
+            for number, (prompt, params, priority) in enumerate(zip(parsed, all_params, priorities, strict=True), first)
         ]
-        for i, request in enumerate(requests):
-            try:
-                self._check(request)
-            except ValueError as error:
-                self.engine.stats.num_requests_refused += 1
-                raise ValueError(f"prompts[{i}]: {error}" if len(requests) > 1 else str(error)) from None
-        responses = [Response(request, i, self.tokenizer) for i, request in enumerate(requests)]
-        for response in responses:
-            self.engine.add(response.request)
-            self._responses[response.request.request_id] = response
-            response.metrics = self.engine.metrics(response.request.request_id)
-        self._num_requests += len(requests)
-        return responses
 
-    def _check(self, request: Request) -> None:
-        if request.params.stop and self.tokenizer is None:
-            raise ValueError("stop strings need text, and this model has no tokenizer: use stop_token_ids")
-        self.engine.check(request)
+    def _parse(self, prompts: Any) -> list[Prompt]:
+        return parse_prompts(prompts, None if self.tokenizer is None else self.tokenizer.encode)
 
-    def _request(
-        self, offset: int, prompt: Prompt, params: SamplingParams, priority: int, beam: BeamSearchParams | None
-    ) -> Request:
-        number = self._num_requests + offset
-        return Request(
-            request_id=str(number),
-            prompt_token_ids=prompt.token_ids,
-            params=params,
-            beam=beam,
-            priority=priority,
-            seed=derive_seed(self.config.seed, number) if params.seed is None else params.seed,
-            arrival=self.engine.clock.now(),
-            prompt=prompt.text,
-            cache_salt=prompt.cache_salt,
-            eos_token_ids=self.config.model.eos_token_ids,
-        )
+    def _add(self, prompts: Any, params: Any, priority: Any) -> list[Response]:
+        requests = self.make_requests(prompts, params, priority)
+        try:
+            return self.loop.add_all(requests)
+        except REFUSALS:
+            # A refused call does not change the seeds of the next one.
+            self._num_requests -= len(requests)
+            raise
 
     def _finish(self, responses: list[Response], use_tqdm: bool) -> list[RequestOutput]:
+        from tqdm import tqdm
+
+        left, tokens = responses, 0
         try:
-            self._run(responses, use_tqdm)
+            with tqdm(total=len(responses), desc="Processed prompts", disable=not use_tqdm, unit="req") as bar:
+                while left:
+                    self._step()
+                    tokens += sum(len(delta.token_ids) for response in left for delta in response.read())
+                    before, left = len(left), [response for response in left if not response.finished]
+                    if len(left) < before:
+                        elapsed = bar.format_dict["elapsed"]
+                        bar.set_postfix_str(f"{tokens / max(elapsed, 1e-9):.1f} output tok/s", refresh=False)
+                        bar.update(before - len(left))
         finally:
             self._drop(responses)
         return [response.result() for response in responses]
-
-    def _run(self, responses: list[Response], use_tqdm: bool) -> None:
-        from tqdm import tqdm
-
-        left = [response for response in responses if not response.finished]
-        tokens = 0
-        with tqdm(total=len(responses), desc="Processed prompts", disable=not use_tqdm, unit="req") as bar:
-            while left:
-                self._step()
-                tokens += sum(len(delta.token_ids) for response in left for delta in response.pending)
-                for response in left:
-                    response.pending.clear()
-                finished = [response for response in left if response.finished]
-                if finished:
-                    left = [response for response in left if not response.finished]
-                    elapsed = bar.format_dict["elapsed"]
-                    bar.set_postfix_str(f"{tokens / max(elapsed, 1e-9):.1f} output tok/s", refresh=False)
-                    bar.update(len(finished))
 
     def _stream(self, responses: list[Response]) -> Generator[CompletionDelta | None, None, list[RequestOutput]]:
         try:
             yield None
             while True:
-                for response in responses:
-                    while response.pending:
-                        yield response.pending.popleft()
+                # Another call's steps may add to what was read, while the reader of this stream has the word.
+                while deltas := [delta for response in responses for delta in response.read()]:
+                    yield from deltas
                 if all(response.finished for response in responses):
                     return [response.result() for response in responses]
                 self._step()
@@ -267,30 +256,22 @@ class LLM:
             self._drop(responses)
 
     def _step(self) -> None:
-        """One step of the engine, for every request that is in it, whoever added it.
+        """One step for every request in the engine, whichever call added it.
 
-        If it fails or is interrupted, all of them are aborted and know it before the exception goes on: another
-        stream must not wait for a request that has gone.
+        If it fails, this call gets the original exception; the outputs of every other end with "abort".
         """
+        error: BaseException | None = None
         try:
-            for delta in self.engine.step():
-                response = self._responses.get(delta.request_id)
-                if response is None:
-                    continue
-                stopped = response.take(delta)
-                if stopped is not None and delta.finish_reason is None:
-                    self.engine.end(delta.request_id, delta.index, FinishReason.STOP, stopped)
-        except BaseException:
-            self.engine.abort_all()
-            for response in self._responses.values():
-                response.abort()
-            raise
+            self.loop.step()
+        except EngineFailed as failure:
+            error = failure.__cause__
+        if error is not None:
+            raise error
 
     def _drop(self, responses: list[Response]) -> None:
         for response in responses:
             if not response.finished:
-                self.engine.abort(response.request.request_id)
-            self._responses.pop(response.request.request_id, None)
+                self.loop.abort(response.request.request_id)
 
 
 def derive_seed(engine_seed: int, number: int) -> int:

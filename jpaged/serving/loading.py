@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jpaged.config.engine import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
 from jpaged.config.options import DEFAULT_MODEL, EngineOptions
 from jpaged.core.engine import Engine
-from jpaged.runtime.multi_process.processes import find_peers
+from jpaged.runtime.multi_process.processes import find_processes
 
 if TYPE_CHECKING:
     from jpaged.runtime.model_runner import ModelRunner
@@ -64,11 +64,11 @@ def load_engine(options: EngineOptions) -> LoadedEngine:
     )
     if options.max_model_len is not None:
         scheduler = dataclasses.replace(scheduler, max_model_len=options.max_model_len)
-    peers = find_peers(options.coordinator, options.num_processes, options.process_id, os.environ)
+    group = find_processes(options.coordinator, options.num_processes, options.process_id, os.environ)
     parallel = ParallelConfig(
         tensor_parallel_size=options.tensor_parallel_size,
         parallel_style=options.parallel_style,
-        num_processes=1 if peers is None else peers.num_processes,
+        num_processes=1 if group is None else group.num_processes,
     )
     from models import load_config, resolve_source
 
@@ -103,13 +103,17 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
 
     from jpaged.runtime.mesh import DeviceMesh
     from jpaged.runtime.model_runner import ModelRunner
-    from jpaged.runtime.multi_process.membership import enter
+    from jpaged.runtime.multi_process.driver import Driver
+    from jpaged.runtime.multi_process.follower import Follower
+    from jpaged.runtime.multi_process.join import join
     from jpaged.runtime.programs import use_persistent_cache
+    from models.catalog import cache_dir
     from models.partition import check_shards
 
     check_shards(config.model, config.parallel.tensor_parallel_size)
-    team = enter(config, options.coordinator, options.num_processes, options.process_id)
-    use_persistent_cache()
+    group = find_processes(options.coordinator, options.num_processes, options.process_id, os.environ)
+    part = None if group is None else join(group, config)
+    use_persistent_cache(cache_dir() / "xla")
     mesh = DeviceMesh(config.parallel)
     device = mesh.device
     implementation = _resolve_attention(options.attention_implementation, device.platform)
@@ -117,9 +121,11 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
     tokenizer = _load_tokenizer(options, source)
     params = mesh.load_params(source, config.model, jnp.dtype(config.dtype), seed=config.seed)
     unsized = config
-    config = (
-        team.agree(unsized, lambda: _size_pool(options, unsized, mesh)) if team else _size_pool(options, config, mesh)
-    )
+
+    def sized() -> EngineConfig:
+        return _size_pool(options, unsized, mesh)
+
+    config = sized() if part is None else part.agree(sized)
     unroll = options.scan_unroll
     if unroll is None:
         # A rolled scan copies every layer's weights on a GPU; an unrolled one copies them on a CPU.
@@ -140,10 +146,10 @@ def build_engine(options: EngineOptions, config: EngineConfig, source: Any) -> L
         dtype=config.dtype,
         attention_implementation=implementation,
         mesh=mesh,
-        driver=team.driver if team else None,
+        driver=part if isinstance(part, Driver) else None,
     )
-    if team is not None and team.driver is None:
-        team.follow(runner)
+    if isinstance(part, Follower):
+        part.follow(runner)
     _check_pool_is_readable(config, mesh.part_of(runner.kv_pages), implementation)
     engine = Engine(
         config.scheduler,

@@ -6,6 +6,7 @@ request alone.
 Must not know: schedulers, where the cost model comes from.
 """
 
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel
@@ -14,8 +15,8 @@ from jpaged.sim.step_log import StepLog
 from jpaged.sim.work import StepWork, padded_work_of, work_of
 
 
-class SimExecutor:
-    """Runs plans on paper (the Executor role of core/engine.py).
+class SimExecutor(SyncExecutor):
+    """Runs plans on paper (the Executor role of core/executor.py).
 
     `page_size`: tokens of a page, as in the engine's cache config. `padded`: every row costs as much as the longest
     of its kind, as in static batching. `record`: keep each step in `log`. `device_ns`, `host_ns`: the sums so far.

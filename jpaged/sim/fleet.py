@@ -1,28 +1,66 @@
 """Many engines on one line of time: routed requests, outages, and pages that travel.
 
-Lives here: FleetLoop, the DecodePool that makes it a disaggregated one, and Outage.
-Promises: whoever is earliest acts first, results before transfers before arrivals before steps where times are equal,
-then by number; integer nanoseconds; nobody knows what another will only have done later.
-Must not know: workloads, metrics, cost models.
+Whoever is earliest acts first, results before transfers before arrivals before steps where times are equal, then by
+number; times are integer nanoseconds; nobody knows what another will only have done later.
 """
 
 import heapq
-from collections import deque
-from collections.abc import Sequence
+from collections import abc, deque
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
+from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.engine import Engine
+from jpaged.core.errors import REFUSALS
+from jpaged.core.open_loop import check_arrivals
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import Request, RequestMetrics
 from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.fleet.disaggregation import check_can_move, check_pair, send_all
 from jpaged.fleet.router import Router
+from jpaged.sim.clock import VirtualClock
+from jpaged.sim.cost_model import CostModel
+from jpaged.sim.executor import SimExecutor
 from jpaged.sim.links import Link
-from jpaged.sim.replica import SimReplica
+from jpaged.sim.stride import Stride
 
 # What comes first where times are equal.
 _RESULTS, _LANDING, _OUTAGE, _ARRIVAL = range(4)
+
+
+class SimReplica:
+    """An Engine over a SimExecutor. `strides`: let it run several decode steps at once; it changes no result."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerConfig,
+        cache: CacheConfig,
+        cost_model: CostModel,
+        *,
+        vocab_size: int,
+        seed: int = 0,
+        strides: bool = True,
+    ) -> None:
+        self.clock = VirtualClock()
+        self.executor = SimExecutor(cost_model, self.clock, seed, page_size=cache.page_size)
+        self.engine = Engine(scheduler, cache, self.executor, vocab_size=vocab_size, clock=self.clock)
+        self._stride = Stride(self.engine, self.executor) if strides else None
+
+    @property
+    def now_ns(self) -> int:
+        """When it is free to act, or when it acted last."""
+        return self.clock.now_ns
+
+    @property
+    def can_act(self) -> bool:
+        """Whether a step would compute something."""
+        return self.engine.has_unfinished and not self.engine.scheduler.kv_transfer.must_wait
+
+    def act(self, until_ns: int | None) -> list[SequenceDelta]:
+        """Run a step and return its deltas, or run several before `until_ns` in which no sequence ends, without any."""
+        if self._stride is not None and self._stride(None, until_ns):
+            return []
+        return self.engine.step()
 
 
 class Outage(NamedTuple):
@@ -40,7 +78,7 @@ class DecodePool:
     sides and slow neither; a request decodes in the first step that begins after its last page has come.
     """
 
-    replicas: Sequence[SimReplica]
+    replicas: abc.Sequence[SimReplica]
     router: Router
     link: Link
     page_bytes: int
@@ -48,7 +86,7 @@ class DecodePool:
 
 @dataclass(slots=True)
 class _Member:
-    """A replica in the loop: whether its last results are still to be told, and who waits for its pages."""
+    """A replica in the loop: whether its last results are still to come, and who waits for its pages."""
 
     replica: SimReplica
     number: int
@@ -68,13 +106,13 @@ class FleetLoop:
 
     def __init__(
         self,
-        replicas: Sequence[SimReplica],
+        replicas: abc.Sequence[SimReplica],
         router: Router,
-        requests: Sequence[Request],
-        arrivals_ns: Sequence[int],
+        requests: abc.Sequence[Request],
+        arrivals_ns: abc.Sequence[int],
         *,
         decode: DecodePool | None = None,
-        outages: Sequence[Outage] = (),
+        outages: abc.Sequence[Outage] = (),
     ) -> None:
         _check(replicas, router, requests, arrivals_ns, decode, outages)
         self.router = router
@@ -104,7 +142,7 @@ class FleetLoop:
         while True:
             member = min(self._able(), key=lambda m: m.replica.now_ns, default=None)
             if self._events and (member is None or self._events[0][0] <= member.replica.now_ns):
-                self._take(heapq.heappop(self._events))
+                self._handle(heapq.heappop(self._events))
             elif member is not None:
                 self._act(member)
             else:
@@ -128,7 +166,7 @@ class FleetLoop:
             times += [m.replica.now_ns for m in self._able() if m.role == "prefill"]
         return min(times, default=None)
 
-    def _take(self, event: tuple[int, int, int, Any]) -> None:
+    def _handle(self, event: tuple[int, int, int, Any]) -> None:
         self.now_ns, kind, _, what = event
         if kind == _RESULTS:
             self._results(*what)
@@ -147,7 +185,7 @@ class FleetLoop:
                 engine = self._decode.replicas[0].engine
                 check_can_move(self._requests[number], self._members[0].replica.engine, engine)
             self._place(number)
-        except ValueError as error:
+        except REFUSALS as error:
             self.refused[number] = str(error)
 
     def _place(self, number: int) -> None:
@@ -155,13 +193,12 @@ class FleetLoop:
         place = self.router.route(request)
         engine = self._members[place].replica.engine
         try:
-            engine.add(request)
-        except ValueError:
+            self.metrics[number] = engine.add(request)
+        except REFUSALS:
             self.router.finished(request.request_id)
             raise
         self._wake(self._members[place])
         self.placed[number] = place
-        self.metrics[number] = engine.metrics(request.request_id)
 
     def _results(self, member: _Member, deltas: list[SequenceDelta]) -> None:
         if member.gone:
@@ -193,10 +230,10 @@ class FleetLoop:
         while member.pending and not member.busy and engine.can_receive(member.pending[0][1]):
             sender, handoff = member.pending.popleft()
             num_bytes = len(engine.receive(handoff)) * self._decode.page_bytes
-            taken_ns = self._decode.link.transfer_ns(num_bytes)
-            member.link_free_ns = max(member.link_free_ns, self.now_ns) + taken_ns
+            transfer_ns = self._decode.link.transfer_ns(num_bytes)
+            member.link_free_ns = max(member.link_free_ns, self.now_ns) + transfer_ns
             self.bytes_moved += num_bytes
-            self.transfer_ns += taken_ns
+            self.transfer_ns += transfer_ns
             self._push(member.link_free_ns, _LANDING, (sender, member, handoff.request.request_id))
 
     def _landed(self, sender: _Member, member: _Member, name: str) -> None:
@@ -215,7 +252,7 @@ class FleetLoop:
             self.metrics[number] = self.placed[number] = None
             try:
                 self._place(number)
-            except ValueError as error:
+            except REFUSALS as error:
                 self.lost[number] = str(error)
 
     def _wake(self, member: _Member) -> None:
@@ -228,18 +265,15 @@ class FleetLoop:
 
 
 def _check(
-    replicas: Sequence[SimReplica],
+    replicas: abc.Sequence[SimReplica],
     router: Router,
-    requests: Sequence[Request],
-    arrivals_ns: Sequence[int],
+    requests: abc.Sequence[Request],
+    arrivals_ns: abc.Sequence[int],
     decode: DecodePool | None,
-    outages: Sequence[Outage],
+    outages: abc.Sequence[Outage],
 ) -> None:
     """Raise ValueError if the parts do not fit together."""
-    if len(requests) != len(arrivals_ns):
-        raise ValueError(f"{len(requests)} requests and {len(arrivals_ns)} arrivals: give one each")
-    if any(later < earlier for earlier, later in pairwise(arrivals_ns)):
-        raise ValueError("arrivals_ns must not fall: sort the requests by arrival")
+    check_arrivals(requests, arrivals_ns)
     sides = [("", replicas, router)]
     if decode is not None:
         sides.append(("decode ", decode.replicas, decode.router))

@@ -7,7 +7,8 @@ Must not know: files, workloads, cost models.
 
 from collections.abc import Callable
 
-from jpaged.core.engine import Engine, Executor
+from jpaged.core.engine import Engine
+from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.observe.memory_use import MemoryUse, memory_use
 from jpaged.core.observe.plan_digest import PlanDigest
 from jpaged.core.open_loop import TimedClock
@@ -29,7 +30,7 @@ STEP_COLUMNS = (
 )
 
 
-class ObservedExecutor:
+class ObservedExecutor(SyncExecutor):
     """An executor whose steps are told to `observer` when they have run: plan, start and end in nanoseconds."""
 
     def __init__(self, executor: Executor, clock: TimedClock) -> None:
@@ -40,7 +41,7 @@ class ObservedExecutor:
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """What the plan's samples gave."""
         start_ns = self._clock.now_ns
-        result = self.executor.execute(plan)
+        result = self.executor.collect(self.executor.submit(plan))
         if self.observer is not None:
             self.observer(plan, start_ns, self._clock.now_ns)
         return result

@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer built from the metadata of a GGUF file.
 
-Promises: the ids of the model's own tokenizer.json for the pre-tokenizers listed here; any other is refused by name.
-Must not know: weights, chats, streams.
+Gives the ids of the model's own tokenizer.json for the pre-tokenizers listed here; any other is refused by name.
+transformers' own conversion needs torch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 @dataclass(frozen=True)
 class _PreTokenizer:
-    """How text is cut before byte-level BPE, and the defaults that come with the name.
+    """How text is split before byte-level BPE, and the defaults that come with the name.
 
     `split` None: GPT-2's own pattern, which the ByteLevel pre-tokenizer carries. `single_digits`: each numeric
-    character stands alone before that pattern runs. `ignore_merges`: a piece that is a token is taken whole.
+    character stands alone before that pattern runs. `ignore_merges`: a piece that is a token stays whole.
     """
 
     split: str | None = None
@@ -41,7 +41,7 @@ class _PreTokenizer:
 
 _LLAMA3 = _PreTokenizer(split=_LLAMA3_SPLIT, ignore_merges=True, add_bos=True)
 
-# tokenizer.ggml.pre -> how the model's own tokenizer.json cuts text. A wrong pattern gives plausible but wrong ids, so
+# tokenizer.ggml.pre -> how the model's own tokenizer.json splits text. A wrong pattern gives plausible, wrong ids, so
 # a name is listed only where the pattern is known; llama.cpp's "default" stands for "unknown" and is not.
 _PRE_TOKENIZERS = {
     "gpt-2": _PreTokenizer(),
@@ -66,15 +66,8 @@ def load_gguf_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     metadata = read_gguf_header(path).metadata
     pre = _pre_tokenizer(metadata, path)
     tokens = _required(metadata, "tokens", path)
-    special = {
-        name: _token_at(metadata, key, tokens, path)
-        for name, key in (
-            ("bos_token", "bos_token_id"),
-            ("eos_token", "eos_token_id"),
-            ("unk_token", "unknown_token_id"),
-            ("pad_token", "padding_token_id"),
-        )
-    }
+    keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    special = {name: _token_at(metadata, f"{key}_token_id", tokens, path) for name, key in keys.items()}
     add_bos = metadata.get("tokenizer.ggml.add_bos_token", pre.add_bos)
     add_eos = metadata.get("tokenizer.ggml.add_eos_token", False)
     for flag, name in ((add_bos, "bos"), (add_eos, "eos")):
@@ -116,7 +109,7 @@ def _byte_level_bpe(metadata: dict[str, Any], tokens: list[str], pre: _PreTokeni
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise ValueError(
-            f"{path}: tokenizer.ggml.tokens holds {len(tokens) - len(vocab)} tokens twice; convert it again"
+            f"{path}: tokenizer.ggml.tokens holds {len(tokens) - len(vocab)} duplicate tokens; convert it again"
         )
     # A merge is "left right"; neither side holds a space, which the byte alphabet spells "Ġ".
     merges: list[Any] = [tuple(merge.split(" ", 1)) for merge in _required(metadata, "merges", path)]
@@ -128,9 +121,7 @@ def _byte_level_bpe(metadata: dict[str, Any], tokens: list[str], pre: _PreTokeni
         raise ValueError(f"{path}: tokenizer.ggml.merges do not fit tokenizer.ggml.tokens ({error})") from error
     if pre.nfc:
         tokenizer.normalizer = normalizers.NFC()
-    steps: list[Any] = []
-    if pre.single_digits:
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre.single_digits else []
     if pre.split is not None:
         steps.append(pre_tokenizers.Split(Regex(pre.split), behavior="isolated"))
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.split is None))

@@ -1,7 +1,6 @@
 """Text that arrives a token at a time: whole characters, and stop strings.
 
-Promises: the pieces join to the text, no piece is ever taken back, the cost of a token does not grow with the text.
-Must not know: how a tokenizer works (it decodes lists of ids), engines, requests. Standard library only.
+The pieces join to the text, no piece is ever taken back, and the cost of a token does not grow with the text.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ class TextStream:
     only if it is completed by a token after the first `min_tokens`.
     """
 
-    __slots__ = ("_characters", "_finished", "_min_tokens", "_num_tokens", "_stops", "_text")
+    __slots__ = ("_characters", "_finished", "_min_tokens", "_num_tokens", "_stops")
 
     def __init__(
         self,
@@ -52,12 +51,6 @@ class TextStream:
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self._finished = False
-        self._text = ""
-
-    @property
-    def text(self) -> str:
-        """Everything returned so far."""
-        return self._text
 
     @property
     def stopped(self) -> str | None:
@@ -71,7 +64,7 @@ class TextStream:
         stops = self._stops
         if stops.matched is not None:
             return ""
-        return self._emit(stops.push(self._characters.push(token_id), self._may_stop))
+        return stops.push(self._characters.push(token_id), self._may_stop)
 
     def finish(self) -> str:
         """What was still held back: an unfinished character (as U+FFFD), the beginning of a stop string. Then "".
@@ -83,15 +76,11 @@ class TextStream:
             return ""
         self._finished = True
         last = self._stops.push(self._characters.finish(), self._may_stop)
-        return self._emit(last + self._stops.finish())
+        return last + self._stops.finish()
 
     @property
     def _may_stop(self) -> bool:
         return self._num_tokens > self._min_tokens
-
-    def _emit(self, delta: str) -> str:
-        self._text += delta
-        return delta
 
 
 class _CharacterStream:

@@ -1,18 +1,18 @@
 """Text to token ids, and ids to text: the one place where either happens.
 
-Promises: plain lists of ints and strings; a user's mistake is a one-line ValueError; the import is light.
-Must not know: models, engines, requests. Text that arrives a token at a time is text_stream's.
+Plain lists of ints and strings; a user's mistake is a one-line ValueError; importing this loads nothing heavy.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import abc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from jpaged.core.requests.request import Request
 from jpaged.text.gguf_tokenizer import load_gguf_tokenizer
-from jpaged.text.text_stream import REPLACEMENT
+from jpaged.text.text_stream import REPLACEMENT, TextStream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,7 +79,10 @@ def _load_folder(path: Path) -> PreTrainedTokenizerBase:
 
 
 class Tokenizer:
-    """A vocabulary with the rules to cut text into its tokens, to join them, and to lay out a chat."""
+    """A vocabulary with the rules to cut text into its tokens, to join them, and to lay out a chat.
+
+    It has the Text role of core/requests/response.py.
+    """
 
     def __init__(self, hf_tokenizer: PreTrainedTokenizerBase) -> None:
         self._hf = hf_tokenizer
@@ -90,17 +93,12 @@ class Tokenizer:
         self._backend = getattr(hf_tokenizer, "backend_tokenizer", None) if plain else None
         from tokenizers.decoders import ByteLevel
 
-        # Such a decoder only joins bytes: no token's text depends on its neighbours', but where a character is cut.
+        # Such a decoder only joins bytes: a token's text depends on its neighbours only where a character is cut.
         self._joins = self._backend is not None and isinstance(self._backend.decoder, ByteLevel)
         self._pieces: dict[bool, dict[int, str | None]] = {True: {}, False: {}}
 
     def __len__(self) -> int:
         """Tokens in the vocabulary, added ones included. A model's logits may be padded to more."""
-        return len(self._hf)
-
-    @property
-    def vocab_size(self) -> int:
-        """The same number as `len`."""
         return len(self._hf)
 
     @property
@@ -112,11 +110,6 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         """The id that ends a sequence, or None. A model's generation config may name more."""
         return cast("int | None", self._hf.eos_token_id)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """The id that pads a batch elsewhere, or None; nothing here pads."""
-        return cast("int | None", self._hf.pad_token_id)
 
     @property
     def has_chat_template(self) -> bool:
@@ -131,10 +124,10 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(f"text is not Unicode: a lone surrogate at character {error.start}") from None
-        # verbose=False: how long a prompt may be is the engine's to say.
+        # verbose=False: the engine checks how long a prompt may be.
         return list(self._hf(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: abc.Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing.
 
         Spaces are never tidied up, whatever the tokenizer's config says: that would change text already streamed.
@@ -149,7 +142,7 @@ class Tokenizer:
     def piece(self, token_id: int, skip_special_tokens: bool = True) -> str | None:
         """The text that a token adds, wherever it stands between whole characters.
 
-        None where that is not for the token alone to say: it holds part of a character, or the decoder joins tokens by
+        None where the token alone does not tell: it holds part of a character, or the decoder joins tokens by
         rules of its own, as SentencePiece's do.
         """
         pieces = self._pieces[skip_special_tokens]
@@ -158,12 +151,28 @@ class Tokenizer:
             pieces[token_id] = None if text is None or REPLACEMENT in text else text
         return pieces[token_id]
 
-    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+    def stream(self, request: Request) -> TextStream:
+        """The text of a sequence of the request, as its tokens come, up to a stop string."""
+        params = request.params
+        return TextStream(
+            self,
+            prompt_token_ids=request.prompt_token_ids,
+            stop=params.stop or (),
+            skip_special_tokens=params.skip_special_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+
+    def spell(self, token_id: int) -> str:
+        """The text of one id, also of a special one."""
+        return self.decode([token_id], skip_special_tokens=False)
+
+    def convert_ids_to_tokens(self, ids: abc.Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each id (byte-level BPE writes a space as "Ġ"); None outside it."""
         return cast("list[str | None]", self._hf.convert_ids_to_tokens(list(ids)))
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kw: Any
+        self, messages: abc.Sequence[abc.Mapping[str, Any]], add_generation_prompt: bool = True, **kw: Any
     ) -> list[int]:
         """The token ids of a chat, laid out by the model's template.
 
@@ -185,15 +194,15 @@ class Tokenizer:
         return self.encode(cast("str", text), add_special_tokens=False)
 
 
-def _checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _checked_messages(messages: abc.Sequence[abc.Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A copy of `messages`, every content a string. Raises ValueError naming the message."""
-    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+    if isinstance(messages, str | abc.Mapping) or not isinstance(messages, abc.Sequence) or not messages:
         raise ValueError("messages must be a list, not empty, of {'role': ..., 'content': ...}")
     return [_checked_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _checked_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
+def _checked_message(message: abc.Mapping[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(message, abc.Mapping):
         raise ValueError(f"{where} must be a dict with role and content, not {type(message).__name__}")
     role, content = message.get("role"), message.get("content")
     if role not in CHAT_ROLES:
@@ -208,11 +217,11 @@ def _checked_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _joined_content(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
-    if not isinstance(content, Sequence):
+    if not isinstance(content, abc.Sequence):
         raise ValueError(f"{where} must be a string or a list of text parts, not {type(content).__name__}")
     texts = []
     for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else None
+        kind = part.get("type") if isinstance(part, abc.Mapping) else None
         if kind != "text":
             raise ValueError(f"{where}[{index}] has type {kind!r}: only 'text' parts are supported")
         if not isinstance(part.get("text"), str):

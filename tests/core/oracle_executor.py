@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.requests.request import FinishReason, Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.plan import (
@@ -45,7 +46,7 @@ class Row:
     pages: list[int] = field(default_factory=list)
 
 
-class OracleExecutor:
+class OracleExecutor(SyncExecutor):
     """Runs plans over `num_pages` pages of `page_size` slots; `before_execute` sees each plan first."""
 
     def __init__(self, num_pages: int, page_size: int, vocab_size: int = 16, num_host_pages: int = 0) -> None:

@@ -232,7 +232,7 @@ class Rig:
         if engine.has_unfinished:
             plan = self.scheduler.schedule(engine.clock.now())
             engine.stats.after_schedule(plan, self.scheduler)
-            self._pending.append((plan, self.executor.execute(plan)))
+            self._pending.append((plan, self.executor.submit(plan)))
         while len(self._pending) > engine.has_unfinished:
             deltas += self.scheduler.update(*self._pending.pop(0), engine.clock.now())
         for group in [group for group in engine._groups.values() if group.finished]:

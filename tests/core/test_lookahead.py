@@ -20,6 +20,8 @@ PAGE_SIZE = 4
 class AsyncOracle(OracleExecutor):
     """An oracle that gives its results later, and counts the steps that were submitted while one was in flight."""
 
+    overlaps = True
+
     def __init__(self, num_pages: int, page_size: int) -> None:
         super().__init__(num_pages, page_size)
         self.running: deque[StepResult] = deque()

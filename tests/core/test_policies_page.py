@@ -8,6 +8,7 @@ import pytest
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
@@ -25,7 +26,7 @@ def my_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("my_policies", None)
 
 
-class Answers:
+class Answers(SyncExecutor):
     """The same id for every sample; it notes who was admitted, in order."""
 
     def __init__(self) -> None:

@@ -3,6 +3,8 @@
 import pytest
 from rig import Rig
 
+from jpaged.core.errors import QueueFull
+
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5]
 
@@ -83,7 +85,7 @@ def test_c4_turns_go_on_under_pressure_and_when_some_sequences_are_ended(overlap
     rig = Rig(8, 4, overlap=overlap, max_num_waiting=8)
     old = rig.add(Y[:9], 16)
     name = rig.add(X[:7], 12, n=4, seed=1)
-    with pytest.raises(ValueError, match=r"5 sequences wait already"):
+    with pytest.raises(QueueFull, match=r"5 sequences wait already"):
         rig.add(X[:3], 2, n=4)
     rig.run_until_preempted(name)
     rig.end(name, 1)  # its turn has not come

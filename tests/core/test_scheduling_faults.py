@@ -3,6 +3,8 @@
 import pytest
 from rig import Rig
 
+from jpaged.core.errors import QueueFull
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
@@ -118,7 +120,7 @@ def test_b12_decodes_and_a_chunk_share_the_budget() -> None:
     assert max(plan.num_tokens for plan in rig.executor.plans) <= 8
 
 
-class Broken:
+class Broken(SyncExecutor):
     """An executor whose result has an id too few."""
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
@@ -148,10 +150,10 @@ def test_b13_the_queue_has_a_bound_and_refusals_are_counted() -> None:
     for i in range(20):
         try:
             accepted.append(rig.add(X[:3], 2, n=2, request_id=str(i)))
-        except ValueError:
+        except QueueFull:
             refused += 1
     assert (len(accepted), refused) == (2, 18) and rig.stats["num_requests_refused"] == 18
-    with pytest.raises(ValueError, match=r"4 sequences wait already.*max_num_waiting=4.*try again later"):
+    with pytest.raises(QueueFull, match=r"4 sequences wait already.*max_num_waiting=4.*try again later"):
         rig.add(X[:3], 2, n=2)
     rig.run()
     rig.add(X[:3], 2, n=2, request_id="later")

@@ -8,6 +8,7 @@ import pytest
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.requests.request import Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
@@ -30,7 +31,7 @@ class Ticks:
         return self.time
 
 
-class Device:
+class Device(SyncExecutor):
     """Answers every sample; each step takes one second."""
 
     def __init__(self, clock: Ticks) -> None:

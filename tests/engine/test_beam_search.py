@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jpaged import LLM, BeamSearchParams, SamplingParams
-from jpaged.core.requests.request import RequestOutput
+from jpaged.core.requests.response import RequestOutput
 from tests.engine.tiny import tiny_llm
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

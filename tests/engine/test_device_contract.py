@@ -9,7 +9,7 @@ import pytest
 
 from jpaged import SamplingParams
 from jpaged.runtime import model_runner
-from jpaged.runtime.step_shape import Buckets
+from jpaged.runtime.buckets import Buckets
 from tests.engine.tiny import GREEDY, generate, random_prompts, tiny_llm
 
 PROMPTS = [prompt[: len(prompt) // 4 * 4 + 1] for prompt in random_prompts(8, 4, 40)]  # each ends in a part-filled page
@@ -31,7 +31,7 @@ def warm():
 
 def test_after_warm_up_nothing_is_traced_or_compiled(warm, monkeypatch):
     programs = len(warm.runner.programs)
-    for name in ("_forward", "_draw", "_copy", "_set_row"):
+    for name in ("_forward", "_sample", "_copy", "_set_lane"):
         monkeypatch.setattr(warm.runner, name, None)  # any further lowering would fail
     with jax.log_compiles(), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -77,10 +77,11 @@ def test_temporary_memory_does_not_depend_on_the_size_of_the_pool():
         llm = tiny_llm(num_pages=num_pages, page_size=4)
         llm.warm_up()
         pool = llm.runner.kv_pages.nbytes
-        sizes.append(llm.runner.programs.temp_bytes())
-        for name, aliased in llm.runner.programs.aliased_bytes().items():
-            if "draw" not in name and name != "set_row":
-                assert aliased >= pool, f"{name} does not update the pool in place"
+        sizes.append(llm.runner.programs.read(lambda program: program.memory_analysis().temp_size_in_bytes))
+        memory = llm.runner.programs.read(lambda program: program.memory_analysis())
+        for name in memory:
+            if "sample" not in name and name != "set_lane":
+                assert memory[name].alias_size_in_bytes >= pool, f"{name} does not update the pool in place"
     assert sizes[0] == sizes[1]
 
 
@@ -89,7 +90,7 @@ def test_the_work_of_a_step_does_not_depend_on_the_size_of_the_pool():
     for num_pages in (40, 4000):
         llm = tiny_llm(num_pages=num_pages, page_size=4)
         llm.warm_up()
-        costs.append(llm.runner.programs.operations())
+        costs.append(llm.runner.programs.read(lambda program: program.cost_analysis()["flops"]))
     assert costs[0] == costs[1]
 
 

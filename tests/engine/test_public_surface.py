@@ -11,7 +11,8 @@ import pytest
 
 import jpaged
 from jpaged import LLM, BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
-from jpaged.core.requests.request import CompletionDelta, RequestMetrics
+from jpaged.core.requests.request import RequestMetrics
+from jpaged.core.requests.response import CompletionDelta
 from jpaged.serving.loading import EngineOptions
 from tests.engine.tiny import GREEDY, TINY_LLAMA, tiny_llm
 

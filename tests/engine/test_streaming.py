@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jpaged import LLM, RequestOutput, SamplingParams
-from jpaged.core.requests.request import CompletionDelta
+from jpaged.core.requests.response import CompletionDelta
 from tests.engine.tiny import GREEDY, random_prompts, tiny_llm
 
 PROMPTS = random_prompts(3, 4, 20, seed=5)
@@ -151,11 +151,11 @@ def test_a_stream_that_is_dropped_gives_its_pages_back(llm: LLM, read: int):
 
 def test_a_stream_that_was_read_to_its_end_leaves_nothing_behind(llm: LLM):
     collect(llm.stream(PROMPTS, THREE))
-    assert not llm._responses
+    assert not llm.loop._responses
     stream = llm.stream(PROMPTS, GREEDY)
     stream.close()
     stream.close()
-    assert not llm._responses
+    assert not llm.loop._responses
     assert list(stream) == []
 
 

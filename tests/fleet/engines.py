@@ -1,60 +1,74 @@
-"""Engines that a process of its own can make: over the oracle executor, sound or doomed.
-
-Lives here: `sound`, and those that fail.
-Promises: the answers are the cache-free oracle's.
-Must not know: replicas.
-"""
+"""Engines that a process of its own can make: over the oracle executor, sound or doomed, and what they should say."""
 
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from oracle_executor import OracleExecutor, oracle
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.text.text_stream import TextStream
 
 VOCAB_SIZE = 16
 MAX_LEN = 40
 
 
-def sound(replica: int) -> Engine:
-    """An engine with room for a few requests."""
-    return Engine(
+class Letters:
+    """Text of one letter per id, as a tokenizer would make it. The Text role."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The letters of some ids."""
+        return "".join(chr(ord("a") + token) for token in ids)
+
+    def stream(self, request: Request) -> TextStream:
+        """The text of a sequence of the request."""
+        return TextStream(self, stop=request.params.stop or ())
+
+    def spell(self, token_id: int) -> str:
+        """The letter of an id."""
+        return self.decode([token_id])
+
+
+def sound(replica: int) -> EngineLoop:
+    """An engine with room for a few requests, which writes letters."""
+    engine = Engine(
         SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=MAX_LEN),
         CacheConfig(num_pages=20, page_size=2),
         OracleExecutor(20, 2, VOCAB_SIZE),
         vocab_size=VOCAB_SIZE,
     )
+    return EngineLoop(engine, Letters())
 
 
-def failing(replica: int) -> Engine:
+def failing(replica: int) -> EngineLoop:
     """Replica 0 fails in its sixth step."""
     return _doomed(replica, 6, _raise)
 
 
-def dying(replica: int) -> Engine:
+def dying(replica: int) -> EngineLoop:
     """The process of replica 0 ends in its sixth step, without a word."""
     return _doomed(replica, 6, lambda: os._exit(1))
 
 
-def all_failing(replica: int) -> Engine:
+def all_failing(replica: int) -> EngineLoop:
     """Each fails in its third step or one after that."""
-    engine = _doomed(0, 3 + replica, _raise)
-    return engine
+    return _doomed(0, 3 + replica, _raise)
 
 
-def _doomed(replica: int, step: int, end: Any) -> Engine:
-    engine = sound(replica)
+def _doomed(replica: int, step: int, end: Any) -> EngineLoop:
+    loop: Any = sound(replica)
 
     def count(plan: Any) -> None:
         if replica == 0 and plan.step + 1 == step:
             end()
 
-    engine.executor.before_execute = count  # pyright: ignore[reportAttributeAccessIssue]
-    return engine
+    loop.engine.executor.before_execute = count
+    return loop
 
 
 def _raise() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.open_loop import OpenLoop
 from jpaged.core.requests.request import Request, RequestMetrics
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
@@ -15,9 +16,8 @@ from jpaged.fleet.router import ROUTING, Router
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import LinearCostModel
 from jpaged.sim.executor import SimExecutor
-from jpaged.sim.fleet import DecodePool, FleetLoop, Outage
+from jpaged.sim.fleet import DecodePool, FleetLoop, Outage, SimReplica
 from jpaged.sim.links import LINKS, Link, link_named
-from jpaged.sim.replica import SimReplica
 
 COST = LinearCostModel(name="flat", launch_ns=1_000_000.0, token_ns=10_000.0, context_ns=50.0, sequence_ns=10_000.0)
 LINK = Link(name="slow", rate=1e9, latency_ns=100_000.0)
@@ -63,7 +63,7 @@ def test_a_fleet_of_one_does_what_the_open_loop_does(strides: bool) -> None:
         vocab_size=50_000,
         clock=clock,
     )
-    alone = OpenLoop(engine, clock, requests, arrivals)
+    alone = OpenLoop(EngineLoop(engine), clock, requests, arrivals)
     alone.run()
     assert times(loop.metrics) == times(alone.metrics)
     assert any(m and m.num_preemptions for m in loop.metrics)

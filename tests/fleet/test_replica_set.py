@@ -9,8 +9,7 @@ from jpaged.core.requests.request import FinishReason, Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.fleet.replica_set import Answer, ReplicaSet
 from jpaged.fleet.router import ROUTING, Router
-from jpaged.fleet.workers import InProcess
-from tests.fleet.engines import all_failing, dying, failing, requests, right, sound
+from tests.fleet.engines import Letters, all_failing, dying, failing, requests, right, sound
 
 APART = ["threads", pytest.param("processes", marks=pytest.mark.slow)]
 
@@ -20,6 +19,7 @@ def assert_right(asked: list[Request], answers: dict[str, Answer]) -> None:
         answer = answers[request.request_id]
         assert answer.error is None
         assert answer.token_ids == right(request)
+        assert answer.texts == {i: Letters().decode(ids) for i, ids in answer.token_ids.items()}
         assert set(answer.finish_reasons.values()) == {FinishReason.LENGTH}
 
 
@@ -29,7 +29,7 @@ def test_replicas_in_turn_give_what_one_engine_gives_whatever_the_routing(policy
         asked = requests(20, ignore_eos=True, n=2)
         assert_right(asked, replicas.run(asked))
         assert replicas.router.num_in_flight == 0
-        engines = [worker.engine for worker in replicas._workers]  # pyright: ignore
+        engines = [worker.loop.engine for worker in replicas._workers]  # pyright: ignore
         assert all(engine.stats.num_requests_finished for engine in engines)
 
 
@@ -55,7 +55,6 @@ def test_a_process_that_dies_without_a_word_is_found_dead() -> None:
         asked = requests(10)
         assert_right(asked, replicas.run(asked))
         assert replicas.failures[0] == "it ended without a word"
-        assert isinstance(replicas._workers[1], InProcess)
 
 
 def test_with_no_replica_left_every_request_is_reported() -> None:
@@ -115,7 +114,7 @@ def test_an_aborted_request_ends_and_the_others_go_on(workers: str) -> None:
         ends: dict[str, Any] = {}
         while replicas.has_unfinished:
             ends |= {d.request_id: d.finish_reason for d in replicas.poll() if d.finish_reason}
-        assert ends.pop("r1") is FinishReason.ABORT
+        assert ends.pop("r1") == FinishReason.ABORT
         assert set(ends.values()) == {FinishReason.LENGTH} and len(ends) == 3
 
 

@@ -7,11 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from jpaged.core.errors import QueueFull
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.fleet.affinity import PrefixAffinity
-from jpaged.fleet.load import ReplicaLoad
-from jpaged.fleet.router import ROUTING, Router
+from jpaged.fleet.router import ROUTING, PrefixAffinity, ReplicaLoad, Router
 
 
 def request(name: str, prompt: Sequence[int] = (1,), max_tokens: int | None = 8, salt: str | None = None) -> Request:
@@ -58,7 +57,7 @@ class Traffic(RuleBasedStateMachine):
     def place(self) -> None:
         for asked in list(self.homeless):
             if not any(self.takes):
-                with pytest.raises(ValueError, match="no replica takes requests"):
+                with pytest.raises(QueueFull, match="no replica takes requests"):
                     self.router.route(asked)
                 return
             number = self.router.route(asked)

@@ -34,7 +34,7 @@ def test_every_section_comes_to_its_end_and_its_findings_are_written(tmp_path: P
     assert found["device"]["copy_gb_per_second"] > 0 < found["device"]["matmul_tflops"]
     assert found["correctness"]["num_right"] == len(found["correctness"]["checks"]) == 8
     assert found["correctness_mosaic"]["num_right"] == 1
-    assert {entry["source"] for entry in found["autotune"]["best"]["paged_attention"]} == {"measured"}
+    assert {entry["operation"] for entry in found["autotune"]["best"]} == {"paged_attention", "ragged_paged_attention"}
     assert not [row for row in found["kernels"]["rows"] if "error" in row]
     assert found["engine"]["batches"][0]["bound_ms"] > 0 < found["engine"]["batches"][0]["step_ms"]
     assert found["engine"]["attention_implementation"] == "xla"

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from cases import INT, shaped
 
 from jpaged.core.requests.sampling_params import MAX_LOGPROBS
-from jpaged.runtime.sampling.row_state import init_lane_state
-from jpaged.runtime.step import draw, forward
-from jpaged.runtime.step_shape import SAMPLE_FLOATS, SAMPLE_INTS, StepShape
+from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
+from jpaged.runtime.sampling.lane_state import init_lane_state
+from jpaged.runtime.step import forward, sample_step
+from jpaged.runtime.step_shape import StepShape
 from models import build_model
 from models.families import PRESETS
 from models.inputs import StepInputs
@@ -56,12 +57,12 @@ def decode_step(
 
 
 def draw_step(preset: str, *, rows: int = ROWS) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """`draw` for the logits of as many rows, and its arguments; the first, the row state, is donated."""
+    """`sample_step` for the logits of as many rows, and its arguments; the first, the lane state, is donated."""
     vocab_size = PRESETS[preset].vocab_size
     state = jax.eval_shape(partial(init_lane_state, rows, MAX_MODEL_LEN, vocab_size))
     logits = shaped(rows, vocab_size, dtype=jnp.float32)
     ints, floats = shaped(len(SAMPLE_INTS) * rows), shaped(len(SAMPLE_FLOATS) * rows, dtype=jnp.float32)
-    return partial(draw, vocab_size=vocab_size, max_logprobs=MAX_LOGPROBS), (state, logits, ints, floats)
+    return partial(sample_step, vocab_size=vocab_size, max_logprobs=MAX_LOGPROBS), (state, logits, ints, floats)
 
 
 def _inputs(count: int, width: int) -> StepInputs:

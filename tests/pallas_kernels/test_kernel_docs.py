@@ -11,10 +11,9 @@ from attention_cases import build_case
 
 from pallas_kernels import paged_attention, ragged_paged_attention
 from pallas_kernels.dispatch import IMPLEMENTATIONS
-from pallas_kernels.paged_attention import DecodeTuning
-from pallas_kernels.ragged_paged_attention import RaggedTuning
 from pallas_kernels.support import support_of
 from pallas_kernels.support_table import replaced
+from pallas_kernels.tuning import RECORDS as TUNINGS
 
 DOCS = Path(__file__).parents[2] / "docs" / "kernels.md"
 
@@ -43,16 +42,16 @@ def traced(operation: str, implementation: str, **options) -> None:
     case = build_case([5, 2], page_size=16, num_kv_heads=1, group=2, head_dim=64, num_layers=2, dtype=jnp.bfloat16)
     how = {"implementation": implementation, "interpret": implementation in ("triton", "mosaic_gpu"), **options}
     if operation == "paged_attention":
-        jax.eval_shape(lambda: paged_attention(*case.decode, **how))
+        jax.eval_shape(lambda *args: paged_attention(*args, **how), *case.decode)
     else:
-        jax.eval_shape(lambda: ragged_paged_attention(*case.ragged, **how))
+        jax.eval_shape(lambda *args: ragged_paged_attention(*args, **how), *case.ragged)
 
 
 @pytest.mark.parametrize(("operation", "implementation"), RECORDS)
 def test_options_and_tuning_run_where_the_record_has_them_and_are_refused_elsewhere(operation, implementation):
     record = support_of(operation, implementation)
     assert record is not None
-    record_type = DecodeTuning if operation == "paged_attention" else RaggedTuning
+    record_type = TUNINGS[operation]
     sizes = {"block_tokens": 64, "splits": 2, "num_warps": 4, "num_stages": 2, "block_queries": 16}
     tunings = {f.name: {"tuning": record_type(**{f.name: sizes[f.name]})} for f in dataclasses.fields(record_type)}
     calls = {name: {name: value} for name, value in OPTIONS.items()} | tunings

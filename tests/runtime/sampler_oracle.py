@@ -1,9 +1,6 @@
 """The sampler in float64 NumPy, a row at a time and with sorts: what jpaged.runtime.sampling is checked against.
 
-Lives here: Row, the step arrays that a list of rows makes and one compiled program to run them through, and the
-oracle's rules, probabilities and logprobs.
-Promises: written from the definition alone; shares no code with the sampler.
-Must not know: how the sampler does it.
+Written from the definition alone; it shares no code with the sampler.
 """
 
 from __future__ import annotations
@@ -15,14 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.runtime.sampling.sampler import (
-    LaneState,
-    SampleOutputs,
-    SamplingInputs,
-    init_lane_state,
-    sample,
-    split_seed,
-)
+from jpaged.runtime.sampling.inputs import SamplingInputs, split_seed
+from jpaged.runtime.sampling.lane_state import LaneState, init_lane_state
+from jpaged.runtime.sampling.sampler import SampleOutputs, sample
 
 FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -54,24 +46,24 @@ def step_arrays(
     *,
     width: int | None = None,
     max_model_len: int = 64,
-    slots: list[int] | None = None,
+    lanes: list[int] | None = None,
 ) -> tuple[SamplingInputs, LaneState]:
-    """The sampler's arguments for the rows, padded to `width` with zeros in the spare slot."""
+    """The sampler's arguments for the rows, padded to `width` with zeros in the spare lane."""
     width = width or len(rows)
-    slots = slots or list(range(len(rows)))
+    lanes = lanes or list(range(len(rows)))
     state = init_lane_state(width, max_model_len, vocab_size, max_bias=8, max_stop_ids=4)
     # Whatever lies past a row's tokens must not be read as one: fill the table with a valid id.
     arrays = {name: np.array(value) for name, value in state._asdict().items()}
     arrays["history"][:] = vocab_size - 1
     columns: dict[str, list[float]] = {name: [] for name in SamplingInputs._fields}
-    for row, slot in zip(rows, slots, strict=True):
+    for row, lane in zip(rows, lanes, strict=True):
         tokens = row.prompt + row.outputs
-        arrays["history"][slot, : len(tokens)] = tokens
-        arrays["bias_ids"][slot, : len(row.bias)] = list(row.bias)
-        arrays["bias_values"][slot, : len(row.bias)] = list(row.bias.values())
-        arrays["stop_ids"][slot, : len(row.stop_ids)] = row.stop_ids
+        arrays["history"][lane, : len(tokens)] = tokens
+        arrays["bias_ids"][lane, : len(row.bias)] = list(row.bias)
+        arrays["bias_values"][lane, : len(row.bias)] = list(row.bias.values())
+        arrays["stop_ids"][lane, : len(row.stop_ids)] = row.stop_ids
         high, low = split_seed(row.seed)
-        said = {"lanes": slot, "seed_hi": high, "seed_lo": low, "output_position": len(row.outputs)}
+        said = {"lanes": lane, "seed_hi": high, "seed_lo": low, "output_position": len(row.outputs)}
         said |= {"prompt_len": len(row.prompt), "num_tokens": len(tokens)}
         for name, column in columns.items():
             column.append(said[name] if name in said else getattr(row, name))
@@ -90,9 +82,9 @@ WIDTH = 8
 sample_50 = jax.jit(functools.partial(sample, vocab_size=VOCAB, max_logprobs=20))
 
 
-def run(logits: np.ndarray, rows: list[Row], slots: list[int] | None = None) -> SampleOutputs:
+def run(logits: np.ndarray, rows: list[Row], lanes: list[int] | None = None) -> SampleOutputs:
     """What the sampler says of up to WIDTH rows over a vocabulary of VOCAB, all through one program."""
-    inputs, state = step_arrays(rows, VOCAB, width=WIDTH, slots=slots)
+    inputs, state = step_arrays(rows, VOCAB, width=WIDTH, lanes=lanes)
     padded = np.full((WIDTH, logits.shape[1]), 7, logits.dtype)
     padded[: len(logits)] = logits
     out = jax.tree.map(np.asarray, sample_50(jnp.asarray(padded), inputs, state))

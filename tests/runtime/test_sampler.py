@@ -21,8 +21,8 @@ from sampler_oracle import (
     step_arrays,
 )
 
+from jpaged.runtime.sampling.inputs import uniforms
 from jpaged.runtime.sampling.sampler import prompt_logprobs, sample
-from jpaged.runtime.sampling.token_draw import uniforms
 
 ROWS = 8
 
@@ -164,7 +164,7 @@ def test_a_row_alone_gives_bit_for_bit_what_it_gives_in_company():
     for i, row in enumerate(rows):
         lonely = np.full_like(logits, 777)
         lonely[0] = logits[i]
-        alone = run(lonely, [row], slots=[5])
+        alone = run(lonely, [row], lanes=[5])
         chex.assert_trees_all_equal(jax.tree.map(lambda x: x[0], alone), jax.tree.map(lambda x, i=i: x[i], together))
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampler_oracle import VOCAB, WIDTH, Row, ruled_logits, run, sample_50, step_arrays
 
-from jpaged.runtime.sampling.logit_rules import apply_rules
-from jpaged.runtime.sampling.sampler import record_samples, record_tokens
+from jpaged.runtime.sampling.lane_state import record_samples, record_tokens
+from jpaged.runtime.sampling.rules import apply_rules
 
 EOS = 2
 

@@ -62,7 +62,7 @@ def test_the_kept_set_and_its_probabilities_are_the_oracles(rows, seed, vocab, t
         np.testing.assert_allclose(actual[i], expected, rtol=1e-4, atol=1e-35)
 
 
-def test_leaders_and_bisection_make_the_same_cuts(monkeypatch):
+def test_ranking_and_bisection_make_the_same_cuts(monkeypatch):
     rng = np.random.default_rng(0)
     logits = np.round(rng.normal(size=(64, 256)) * 12).astype(np.float32) / 4
     rows = [
@@ -72,10 +72,10 @@ def test_leaders_and_bisection_make_the_same_cuts(monkeypatch):
         )
     ]
     inputs, _ = step_arrays(rows, 256)
-    by_leaders = kept_jit(logits, inputs)
-    monkeypatch.setattr(truncation, "NUM_LEADERS", 1)
+    by_ranking = kept_jit(logits, inputs)
+    monkeypatch.setattr(truncation, "NUM_RANKED", 1)
     by_bisection = jax.jit(lambda *args: kept_probabilities(*args))(logits, inputs)
-    np.testing.assert_array_equal(by_leaders > 0, by_bisection > 0)
+    np.testing.assert_array_equal(by_ranking > 0, by_bisection > 0)
 
 
 @pytest.mark.parametrize("k", [1, 2, 63, 64, 65, 200, 255])

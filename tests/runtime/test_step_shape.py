@@ -1,8 +1,10 @@
 """Shapes of steps: few, large enough, and compiled only when it pays."""
 
+import numpy as np
 import pytest
 
-from jpaged.runtime.step_shape import DECODE_PATIENCE, RAGGED_PATIENCE, Buckets, StepShape
+from jpaged.runtime.buckets import PADDED_DECODE_STEPS, PADDED_RAGGED_STEPS, Buckets
+from jpaged.runtime.step_shape import StepShape, unpack
 
 
 @pytest.fixture
@@ -40,30 +42,28 @@ def test_the_most_padding_is_that_of_the_smallest_step_that_needs_the_shape(buck
 
 def test_fields_of_a_packed_array_lie_side_by_side_and_fill_it(buckets):
     for shape in buckets.all():
-        position = 0
-        for field in shape.int_fields.values():
-            assert field.start == position
-            position = field.stop
-        assert position == shape.num_ints
+        fields = unpack(np.arange(shape.num_ints), shape.int_shapes)
+        assert {name: field.shape for name, field in fields.items()} == shape.int_shapes
+        assert np.concatenate([field.ravel() for field in fields.values()]).tolist() == list(range(shape.num_ints))
 
 
 def test_a_compiled_shape_is_used_as_it_is(buckets):
-    assert buckets.borrow(decode(buckets, 3), {decode(buckets, 3), decode(buckets, 8)}) == decode(buckets, 3)
+    assert buckets.choose(decode(buckets, 3), {decode(buckets, 3), decode(buckets, 8)}) == decode(buckets, 3)
 
 
-def test_a_larger_compiled_shape_is_borrowed_until_compiling_pays(buckets):
-    wanted, loan = decode(buckets, 4), decode(buckets, 8)
-    shapes = [buckets.borrow(wanted, {loan}) for _ in range(DECODE_PATIENCE + 1)]
-    assert shapes == [loan] * DECODE_PATIENCE + [wanted]
-    shapes = [buckets.borrow(ragged(buckets, 32), {ragged(buckets, 64)}) for _ in range(RAGGED_PATIENCE + 1)]
-    assert shapes == [ragged(buckets, 64)] * RAGGED_PATIENCE + [ragged(buckets, 32)]
+def test_a_larger_compiled_shape_is_used_until_compiling_pays(buckets):
+    wanted, larger = decode(buckets, 4), decode(buckets, 8)
+    shapes = [buckets.choose(wanted, {larger}) for _ in range(PADDED_DECODE_STEPS + 1)]
+    assert shapes == [larger] * PADDED_DECODE_STEPS + [wanted]
+    shapes = [buckets.choose(ragged(buckets, 32), {ragged(buckets, 64)}) for _ in range(PADDED_RAGGED_STEPS + 1)]
+    assert shapes == [ragged(buckets, 64)] * PADDED_RAGGED_STEPS + [ragged(buckets, 32)]
 
 
-def test_the_larger_the_loan_the_sooner_the_shape_is_compiled(buckets):
-    loan = decode(buckets, 16)
-    borrowed = [buckets.borrow(decode(buckets, 2), {loan}) for _ in range(DECODE_PATIENCE)].count(loan)
-    assert borrowed == DECODE_PATIENCE / 16
+def test_the_larger_what_takes_its_place_the_sooner_the_shape_is_compiled(buckets):
+    larger = decode(buckets, 16)
+    chosen = [buckets.choose(decode(buckets, 2), {larger}) for _ in range(PADDED_DECODE_STEPS)].count(larger)
+    assert chosen == PADDED_DECODE_STEPS / 16
 
 
-def test_a_smaller_shape_or_one_of_the_other_kind_is_never_borrowed(buckets):
-    assert buckets.borrow(decode(buckets, 8), {decode(buckets, 4), ragged(buckets, 64)}) == decode(buckets, 8)
+def test_a_smaller_shape_or_one_of_the_other_kind_is_never_used(buckets):
+    assert buckets.choose(decode(buckets, 8), {decode(buckets, 4), ragged(buckets, 64)}) == decode(buckets, 8)

@@ -57,4 +57,4 @@ def test_a_move_of_the_pool_is_in_place_and_makes_no_hidden_transfer(pool):
         host.take(pool, (PageSwap(3, 1),))
         after = host.give(pool, (PageSwap(9, 1),))
     assert pool.k.is_deleted()
-    assert programs.aliased_bytes()["swap_in"] >= after.nbytes
+    assert programs.read(lambda p: p.memory_analysis().alias_size_in_bytes)["swap_in"] >= after.nbytes

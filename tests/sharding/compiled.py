@@ -40,7 +40,8 @@ def engine_programs(model: str, shards: int) -> dict[str, Any]:
         llm.generate(random_prompts(5, 4, 20), PARAMS, use_tqdm=False)
     return {
         "collectives": {
-            name: [c.kind for c in collectives_of(text)] for name, text in llm.runner.programs.texts().items()
+            name: [c.kind for c in collectives_of(text)]
+            for name, text in llm.runner.programs.read(lambda p: p.as_text()).items()
         },
         "swaps": llm.stats()["num_preemptions_swap"],
         "pool_of_a_device": [shard.data.shape for shard in llm.runner.kv_pages.k.addressable_shards],

@@ -32,13 +32,13 @@ def by_slices_and_whole(model: str, shards: int, dtype: str) -> dict[str, Any]:
 
 
 def load_in_little_memory(options: dict[str, Any]) -> None:
-    """Join a job of one device a process, and load with less memory than the files are long; print what was read."""
-    from jpaged.runtime.multi_process.join import join
-    from jpaged.runtime.multi_process.processes import find_peers
+    """Join a job of one device per process, and load with less memory than the files are long; print what was read."""
+    from jpaged.runtime.multi_process.join import connect
+    from jpaged.runtime.multi_process.processes import find_processes
 
-    peers = find_peers(options["coordinator"], options["num_processes"], options["process_id"], {})
-    assert peers is not None
-    channels = join(peers, "loading")
+    group = find_processes(options["coordinator"], options["num_processes"], options["process_id"], {})
+    assert group is not None
+    channels = connect(group, "loading")
     source = resolve_source(options["model"])
     config = load_config(source)
     parallel = ParallelConfig(tensor_parallel_size=2, num_processes=2)
@@ -63,7 +63,7 @@ def load_in_little_memory(options: dict[str, Any]) -> None:
 
 
 def _limit_memory(more: int) -> None:
-    """Let this process take so many bytes more than it has; files that are only read do not count."""
+    """Let this process use this many bytes more than it has; files that are only read do not count."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (data,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (data + more, data + more))

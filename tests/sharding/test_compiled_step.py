@@ -66,6 +66,6 @@ def test_an_engine_moves_pages_and_draws_without_a_collective(checkpoints):
             assert sorted(kinds) == ["all-gather", "all-reduce", "all-reduce"], "the loop's body has one layer"
         elif not name.startswith("ragged"):
             assert kinds == [], name
-    assert {name.partition("[")[0] for name in facts["collectives"]} >= {"swap_in", "swap_out", "copy_pages", "draw"}
+    assert {name.partition("[")[0] for name in facts["collectives"]} >= {"swap_in", "swap_out", "copy_pages", "sample"}
     # Two kv heads are four, one for each device, and every device has all pages.
     assert facts["pool_of_a_device"] == [[3, facts["pages"], 4, 1, 8]] * 4

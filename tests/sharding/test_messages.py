@@ -3,6 +3,7 @@
 import socket
 import struct
 
+import msgspec
 import pytest
 
 from jpaged.core.requests.sampling_params import SamplingParams
@@ -15,7 +16,6 @@ from jpaged.core.scheduling.plan import (
     ScheduledSequence,
     SchedulerOutput,
 )
-from jpaged.runtime.multi_process.plan_message import from_message, to_message
 from jpaged.runtime.multi_process.wire import Channel
 
 PARAMS = SamplingParams(
@@ -49,20 +49,17 @@ def ends():
 @pytest.mark.parametrize("plan", [PLAN, SchedulerOutput(step=0)])
 def test_a_plan_that_crosses_is_the_same(ends, plan):
     channel, _, other = ends
-    channel.send(["plan", 1, to_message(plan)])
+    channel.send(["plan", 1, plan])
     message = other.receive(5.0)
     assert message is not None and message[:2] == ["plan", 1]
-    got = from_message(message[2])
+    got = msgspec.convert(message[2], SchedulerOutput)
     assert got == plan and hash(got.rows) == hash(plan.rows)
 
 
 def test_a_decode_row_takes_few_bytes(ends):
-    import msgpack
-
     rows = tuple(ScheduledSequence(i, 1000 + i, 1) for i in range(256))
     plan = SchedulerOutput(step=9, rows=rows, samples=tuple(Sample(i, i) for i in range(256)))
-    packed: bytes = msgpack.packb(to_message(plan))  # pyright: ignore[reportAssignmentType]
-    assert len(packed) < 256 * 16
+    assert len(msgspec.msgpack.encode(plan)) < 256 * 16
 
 
 def test_the_end_of_a_connection_is_no_message(ends):
@@ -78,7 +75,7 @@ def test_the_end_of_a_connection_is_no_message(ends):
 def test_what_is_no_message_is_refused(ends, data):
     channel, other, _ = ends
     other.sendall(data)
-    with pytest.raises(ValueError, match="the other end is no jpaged process"):
+    with pytest.raises(ValueError, match="the other end is not a jpaged process"):
         channel.receive(5.0)
 
 

@@ -32,7 +32,7 @@ def test_a_lost_follower_ends_the_job_within_30_seconds_and_a_restart_serves_aga
         # The promise is 30 s: a closed connection is noticed at once, silence after SILENT_SECONDS.
         assert driver.ends(START) == EXIT_LOST
         assert SILENT_SECONDS < 30
-        assert "jpaged: process 1 (127.0.0.1) has gone" in driver.err
+        assert "jpaged: lost process 1 (127.0.0.1)" in driver.err
         before = json.loads(driver.out.splitlines()[0])
     monkeypatch.setenv("ROUNDS", "1")
     with job("serve", *BOTH, model=model) as (driver, follower):
@@ -40,15 +40,15 @@ def test_a_lost_follower_ends_the_job_within_30_seconds_and_a_restart_serves_aga
         assert json.loads(driver.out) == before
 
 
-def test_a_follower_that_stands_still_and_one_whose_leader_is_lost_are_noticed(checkpoints):
+def test_a_follower_that_stands_still_and_one_whose_driver_is_lost_are_noticed(checkpoints):
     with job("serve", *BOTH, model=str(checkpoints["llama"])) as (driver, follower):
         driver.says('"round": 1', START)
         follower.process.send_signal(signal.SIGSTOP)
         assert driver.ends(START) == EXIT_LOST
-        assert "process 1 (127.0.0.1) has given no sign of life for 20 s" in driver.err
+        assert "process 1 (127.0.0.1) has been silent for 20 s" in driver.err
         follower.process.send_signal(signal.SIGCONT)
         assert follower.ends(START) == EXIT_LOST
-        assert "process 0 has gone; this process follows it" in follower.err
+        assert "lost process 0, the driver: this process ends with it" in follower.err
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_a_follower_that_stands_still_and_one_whose_leader_is_lost_are_noticed(c
     [
         (
             {"num_processes": 4},
-            "process 1 has num_processes=4 and process 0 has 2; start all of them alike",
+            "process 1 has num_processes 4 and process 0 has 2; start all processes with the same",
         ),
-        ({"max_num_seqs": 4}, "process 1 has another config (digest "),
-        ({"dtype": "bfloat16"}, "than process 0 (digest "),
+        ({"max_num_seqs": 4}, "process 1 has config digest "),
+        ({"dtype": "bfloat16"}, "start all processes with the same versions, the same model and the same options"),
     ],
 )
 def test_processes_that_do_not_fit_together_are_refused_at_the_start(checkpoints, own, said):
@@ -74,6 +74,6 @@ def test_sizes_that_the_processes_cannot_share_are_refused(checkpoints):
     with job("serve", *BOTH, model=str(checkpoints["llama"]), tensor_parallel_size=2) as members:
         for member in members:
             assert member.ends(START) != 0
-        assert "the processes have 4 devices together, and every one takes part; use tensor_parallel_size=4" in (
+        assert "the processes have 4 devices together, and all of them are used; use tensor_parallel_size=4" in (
             members[0].err + members[1].err
         )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jpaged.config.engine import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.open_loop import OpenLoop
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
@@ -65,7 +66,7 @@ class Outcome:
             requests.append(
                 Request(request_id=str(i), prompt_token_ids=(1,) * prompt, params=params, arrival=now_ns / 1e9)
             )
-        self.loop = OpenLoop(engine, clock, requests, arrivals, leap=leap if strides else None)
+        self.loop = OpenLoop(EngineLoop(engine), clock, requests, arrivals, leap=leap if strides else None)
         self.loop.run()
         self.end_ns = clock.now_ns
         self.stats = engine.stats_dict()

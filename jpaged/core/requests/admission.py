@@ -1,8 +1,6 @@
 """Which requests an engine can serve at all.
 
-Lives here: RequestLimits, Admission and check_request.
-Promises: what passes can be run to its end by an idle engine; what does not is refused with the remedy.
-Must not know: who waits or runs now.
+What passes can be run to its end by an idle engine; what does not is refused with the remedy.
 """
 
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jpaged.core.cache.block_table import pages_for
+from jpaged.core.errors import RequestRefused
 from jpaged.core.requests.request import Request
 
 MostTogether = Callable[[int, int, int], int]
@@ -19,7 +18,7 @@ MostTogether = Callable[[int, int, int], int]
 class RequestLimits:
     """What a model and a pool can take: ids below `vocab_size`, `num_pages` pages of `page_size` tokens.
 
-    `most_together`: where pages are reserved, how many sequences of a prompt and a greatest length, up to so many, an
+    `most_together`: where pages are reserved, how many sequences of a prompt and a greatest length, up to that many, an
     empty pool holds.
     """
 
@@ -42,15 +41,15 @@ class Admission(NamedTuple):
 def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) -> Admission:
     """How the request can be run: all its sequences at once if the pool can hold them, else as many as it can.
 
-    Raises ValueError if the prompt is empty, too long, has ids that the model lacks, or if a sequence of it, or the
+    Raises RequestRefused if the prompt is empty, too long, has ids that the model lacks, or if a sequence of it, or the
     beams of its search together, can never be in the pool, beside `num_pinned` pages that are never given back.
     """
     _check_ids(request, limits)
     if request.cache_salt is not None and not isinstance(request.cache_salt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"cache_salt={request.cache_salt!r}: must be a string")
+        raise RequestRefused(f"cache_salt={request.cache_salt!r}: must be a string")
     prompt_len, params = len(request.prompt_token_ids), request.params
     if prompt_len >= limits.max_model_len:
-        raise ValueError(
+        raise RequestRefused(
             f"the prompt has {prompt_len} tokens: with max_model_len={limits.max_model_len} at most "
             f"{limits.max_model_len - 1} leave room for one output token; shorten it or raise max_model_len"
         )
@@ -61,7 +60,7 @@ def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) 
     what = "beam_width" if request.beam is not None else "n" if params.best_of is None else "best_of"
     if width > limits.max_num_seqs:
         limit = limits.max_num_seqs
-        raise ValueError(f"{what}={width}: at most max_num_seqs={limit} sequences run at once; lower {what}")
+        raise RequestRefused(f"{what}={width}: at most max_num_seqs={limit} sequences run at once; lower {what}")
     if request.beam is not None:
         _check_beam(request, limits)
     if limits.most_together is not None:
@@ -71,7 +70,7 @@ def check_request(request: Request, limits: RequestLimits, num_pinned: int = 0) 
     while (need := pages_needed(prompt_len, max_len, fitting, limits.page_size)) > room:
         if fitting == 1 or request.beam is not None:
             pinned = f", {num_pinned} of them pinned" if num_pinned else ""
-            raise ValueError(
+            raise RequestRefused(
                 f"prompt of {prompt_len} tokens, {what}={fitting}, up to {max_len} tokens each: needs {need} pages, "
                 f"the pool has {limits.num_pages}{pinned}; lower max_tokens or {what}, or raise num_pages"
             )
@@ -84,7 +83,7 @@ def _reserved_width(
 ) -> int:
     fitting = most_together(prompt_len, max_len, request.width)
     if fitting == 0 or (fitting < request.width and request.beam is not None):
-        raise ValueError(
+        raise RequestRefused(
             f"prompt of {prompt_len} tokens, {what}={request.width}, up to {max_len} tokens each: the pool of "
             f"{limits.num_pages} pages has room for {fitting} reservations of that size; lower max_tokens or {what}, "
             "or raise num_pages"
@@ -103,21 +102,24 @@ def pages_needed(prompt_len: int, max_len: int, width: int, page_size: int) -> i
 def _check_beam(request: Request, limits: RequestLimits) -> None:
     stops = 0 if request.params.ignore_eos else len(request.eos_token_ids)
     if request.width + stops > limits.vocab_size:
-        raise ValueError(
+        raise RequestRefused(
             f"beam_width={request.width}: a vocabulary of {limits.vocab_size} ids has too few to go on with; lower it"
         )
 
 
 def _check_ids(request: Request, limits: RequestLimits) -> None:
     if not request.prompt_token_ids:
-        raise ValueError("the prompt is empty: give at least one token")
+        raise RequestRefused("the prompt is empty: give at least one token")
     for name, ids in (
         ("prompt_token_ids", request.prompt_token_ids),
         ("stop_token_ids", request.params.stop_token_ids or ()),
         ("logit_bias", request.params.logit_bias or ()),
     ):
+        # Long prompts are the rule, so the good ones are told by a few passes that Python makes in C.
+        if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < limits.vocab_size):
+            continue
         for token in ids:
             if isinstance(token, bool) or not isinstance(token, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"{name} has {token!r}: token ids are integers")
+                raise RequestRefused(f"{name} has {token!r}: token ids are integers")
             if not 0 <= token < limits.vocab_size:
-                raise ValueError(f"{name} has the id {token}: the model's ids are 0 to {limits.vocab_size - 1}")
+                raise RequestRefused(f"{name} has the id {token}: the model's ids are 0 to {limits.vocab_size - 1}")

@@ -1,13 +1,7 @@
-"""What a user asks, and what comes back.
-
-Lives here: Request, RequestOutput, CompletionOutput, Logprob, FinishReason, RequestMetrics.
-Promises: a Request is frozen; progress lives in sequence.py.
-Must not know: pages, schedulers, tokenizers.
-"""
+"""What a user asks: a frozen Request, why its sequences end, and when things happened to it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 
@@ -24,7 +18,7 @@ class FinishReason(StrEnum):
 class Request:
     """One prompt and what is wanted of it. With `beam`, `params` are what `beam_params` makes of it.
 
-    `seed` is the resolved 64-bit seed of its draws, `arrival` is in seconds of the engine's clock. `eos_token_ids`
+    `seed` is the resolved 64-bit seed of its samples, `arrival` is in seconds of the engine's clock. `eos_token_ids`
     end a sequence unless `params.ignore_eos`. The lowest `priority` goes first, under that policy. `cache_salt` keeps
     its cached prefix apart from that of requests with another salt.
     """
@@ -62,15 +56,6 @@ def candidates_wanted(width: int, num_stop_ids: int) -> int:
     return width + num_stop_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
-    """A token's log probability, its rank (1 is the most likely) and its text."""
-
-    logprob: float
-    rank: int
-    decoded_token: str | None = None
-
-
 @dataclass(slots=True, kw_only=True)
 class RequestMetrics:
     """When things happened to a request, in seconds of the engine's clock; None: not yet.
@@ -98,46 +83,3 @@ class RequestMetrics:
     def queue_time(self) -> float | None:
         """Seconds from arrival to the first step that computed a token of it."""
         return None if self.first_scheduled is None else self.first_scheduled - self.arrival
-
-
-@dataclass(slots=True, kw_only=True)
-class CompletionOutput:
-    """One generated sequence of a request; `token_ids` leaves the prompt out."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    cumulative_logprob: float | None = None
-    logprobs: list[dict[int, Logprob]] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-
-class CompletionDelta(NamedTuple):
-    """What one step added to one sequence of a stream: the joined `text` of a stream is `CompletionOutput.text`.
-
-    `prompt_index` is the prompt's place in the call, `index` the sequence's among the prompt's n. `token_ids` may
-    come without text (held back until a character or a possible stop string is whole).
-    """
-
-    request_id: str
-    prompt_index: int
-    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class RequestOutput:
-    """What a request has given so far; `outputs` are in the order of their index."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-    num_cached_tokens: int = 0
-    metrics: RequestMetrics | None = None

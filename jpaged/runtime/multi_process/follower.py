@@ -1,23 +1,24 @@
-"""A process that runs what the driver plans.
+"""A process that runs what the driver plans, in order, at most two steps at a time.
 
-Lives here: Seat (a follower's connection to its driver) and follow, its life.
-Promises: the driver's plans, in order, at most two at a time; if the driver is lost, this process ends, and says so.
-Must not know: scheduling.
+If the driver is lost, this process ends, and says so.
 """
 
 import atexit
 import os
 import queue
+import sys
 import traceback
-from collections import deque
-from typing import Any, Protocol
+from collections import abc, deque
+from typing import Any, Never, Protocol
 
+import msgspec
+
+from jpaged.config.engine import EngineConfig
 from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.runtime.multi_process.driver import EXIT_LOST, MOST_STEPS_AHEAD, digest_of, end_process
-from jpaged.runtime.multi_process.plan_message import from_message
 from jpaged.runtime.multi_process.wire import Channel, Link
 
-_PATIENCE = 0.05  # seconds without a plan after which a step is waited for, though it is the only one
+_PLAN_SECONDS = 0.05  # without a plan for so long, a step is waited for, though it is the only one
 
 
 class Runner(Protocol):
@@ -28,70 +29,70 @@ class Runner(Protocol):
     def warm_up(self) -> Any: ...
 
 
-class Seat:
-    """A follower's connection to its driver. The process ends when the driver goes without a word."""
+class Follower:
+    """A follower's connection to its driver, and its work."""
 
     def __init__(self, channel: Channel) -> None:
         self._inbox: queue.Queue[list[Any]] = queue.Queue()
         self._dismissed = False
-        self._link = Link(channel, self._take)
+        self._running: deque[tuple[int, Any]] = deque()
+        self._link = Link(channel, self._receive)
         atexit.register(self._leave)
 
-    def receive(self, timeout: float | None = None) -> list[Any]:
-        """The next message. Raises queue.Empty."""
-        return self._inbox.get(timeout=timeout)
+    def agree(self, choose: abc.Callable[[], EngineConfig]) -> EngineConfig:
+        """The config that the driver has chosen: what depends on the machine is the same in every process."""
+        message = self._inbox.get()
+        if message[0] != "config":
+            self._link.close()
+            raise ValueError("process 0 gave up before the engine was built; see its output")
+        return msgspec.convert(message[1], EngineConfig)
 
-    def send(self, *message: Any) -> None:
-        """Send a message to the driver."""
-        self._link.send(list(message))
-
-    def close(self) -> None:
-        """End the connection: the driver counts this process as gone."""
+    def follow(self, runner: Runner) -> Never:
+        """Run what the driver sends until it closes, then end this process, and the job if a step fails here."""
+        try:
+            self._run(runner)
+        except BaseException as error:
+            traceback.print_exc()
+            self._link.send(["failed", f"{type(error).__name__}: {error}"])
+            end_process("a step failed here; the job ends")
         self._link.close()
+        sys.exit(0)
 
-    def _leave(self) -> None:
-        """Called when the process ends; before its time, the others must not be waited for: they wait for this one."""
-        if not self._dismissed:
-            self.send("failed", "it ended before its time; see what it said")
-            os._exit(EXIT_LOST)
-        self.close()
-
-    def _take(self, message: list[Any] | None) -> None:
-        if message is None:
-            if not self._dismissed:
-                end_process("process 0 has gone; this process follows it. Start all processes again")
-            return
-        if message[0] == "end":
-            end_process(f"process 0 has failed ({message[1]}); this process follows it")
-        self._dismissed = self._dismissed or message[0] == "bye"
-        self._inbox.put(message)
-
-
-def follow(runner: Runner, seat: Seat) -> None:
-    """Run what the driver says until it lets go. Ends the process, and so the job, if a step fails here."""
-    running: deque[tuple[int, Any]] = deque()
-    try:
+    def _run(self, runner: Runner) -> None:
         while True:
-            while len(running) >= MOST_STEPS_AHEAD:
-                _answer(runner, seat, running)
+            while len(self._running) >= MOST_STEPS_AHEAD:
+                self._report(runner)
             try:
-                message = seat.receive(_PATIENCE if running else None)
+                message = self._inbox.get(timeout=_PLAN_SECONDS if self._running else None)
             except queue.Empty:
-                _answer(runner, seat, running)
+                self._report(runner)
                 continue
-            if message[0] == "bye":
-                break
+            if message[0] == "close":
+                return
             if message[0] == "warm_up":
                 runner.warm_up()
             elif message[0] == "plan":
-                running.append((message[1], runner.submit(from_message(message[2]))))
-    except BaseException as error:
-        traceback.print_exc()
-        seat.send("failed", f"{type(error).__name__}: {error}")
-        end_process("a step failed here; the job ends")
-    seat.close()
+                plan = msgspec.convert(message[2], SchedulerOutput)
+                self._running.append((message[1], runner.submit(plan)))
 
+    def _report(self, runner: Runner) -> None:
+        number, step = self._running.popleft()
+        self._link.send(["result", number, digest_of(runner.collect(step).token_ids)])
 
-def _answer(runner: Runner, seat: Seat, running: deque[tuple[int, Any]]) -> None:
-    number, step = running.popleft()
-    seat.send("drawn", number, digest_of(runner.collect(step).token_ids))
+    def _leave(self) -> None:
+        """Called when the process ends. If it ends early it does not wait for the others, which wait for this one."""
+        if not self._dismissed:
+            self._link.send(["failed", "it ended early; see its output"])
+            os._exit(EXIT_LOST)
+        self._link.close()
+
+    def _receive(self, message: list[Any] | None) -> None:
+        """One message of the driver; called by the thread of the connection."""
+        if message is None:
+            if not self._dismissed:
+                end_process("lost process 0, the driver: this process ends with it; restart all processes")
+            return
+        if message[0] == "end":
+            end_process(f"process 0 failed ({message[1]}); this process ends with it")
+        self._dismissed = self._dismissed or message[0] == "close"
+        self._inbox.put(message)

@@ -1,9 +1,7 @@
-"""How the processes of an engine find each other.
+"""How the processes of an engine meet: at the coordinator's port, where they are checked before JAX starts.
 
-Lives here: join: the meeting at the coordinator's port, the checks, and the start of jax.distributed.
-Promises: JAX starts in no process before all of them agree on how many they are and on the config; a refusal is a
-ValueError in every process that has come, with the reason.
-Must not know: steps, models.
+JAX starts in no process before all of them agree on how many they are and on the config; a refusal is a ValueError,
+with the reason, in every process that has connected.
 """
 
 import ctypes
@@ -18,41 +16,50 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from jpaged.runtime.multi_process.processes import Peers
+from jpaged.config.engine import EngineConfig
+from jpaged.runtime.multi_process.driver import Driver
+from jpaged.runtime.multi_process.follower import Follower
+from jpaged.runtime.multi_process.processes import ProcessGroup
 from jpaged.runtime.multi_process.wire import Channel
 
 START_SECONDS = 300.0
 _PROTOCOL = 1
 
 
-def join(peers: Peers, digest: str, timeout: float = START_SECONDS) -> list[Channel]:
-    """Channels to all followers, in their order, or of a follower to its driver; jax.distributed runs.
+def join(group: ProcessGroup, config: EngineConfig) -> Driver | Follower:
+    """This process's part in the engine; JAX must not have started. Raises ValueError, in every process."""
+    channels = connect(group, config.digest())
+    return Driver(channels) if group.is_driver else Follower(channels[0])
+
+
+def connect(group: ProcessGroup, digest: str, timeout: float = START_SECONDS) -> list[Channel]:
+    """Channels to all followers, in their order, or from a follower to its driver; jax.distributed runs.
 
     `digest` names the config; it must be the same everywhere. Raises ValueError.
     """
     if jax.distributed.is_initialized():
-        raise ValueError("this process is part of an engine of several processes already; start another process")
-    if peers.leads:
-        channels = _gather(peers, digest, timeout)
-        port = _free_port(peers.host)
+        raise ValueError("this process already belongs to an engine of several processes; start another process")
+    if group.is_driver:
+        channels = _gather(group, digest, timeout)
+        port = _free_port(group.host)
         for channel in channels:
             channel.send(["welcome", port])
     else:
-        channel = _call(peers, timeout)
-        channel.send(["hello", *_card(peers, digest)])
-        channels, port = [channel], _await_welcome(channel, peers, timeout)
+        channel = _call(group, timeout)
+        channel.send(["hello", group.process_id, _facts(group, digest)])
+        channels, port = [channel], _await_welcome(channel, group, timeout)
     if "JAX_CPU_COLLECTIVES_IMPLEMENTATION" not in os.environ:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        f"{_bracketed(peers.host)}:{port}", peers.num_processes, peers.process_id, local_device_ids=peers.local_id,
+        f"{_bracketed(group.host)}:{port}", group.num_processes, group.process_id, local_device_ids=group.local_id,
         cluster_detection_method="deactivate", initialization_timeout=int(timeout),
     )  # fmt: skip
-    _meet()
+    _run_first_collective()
     return channels
 
 
-def _meet() -> None:
-    """The first collective of all devices. Gloo greets on the standard output, which is for answers: send it astray."""
+def _run_first_collective() -> None:
+    """Run a first collective. Gloo greets on standard output, which is for answers: send that to standard error."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -68,27 +75,35 @@ def _meet() -> None:
         os.close(kept)
 
 
-def _card(peers: Peers, digest: str) -> list[object]:
-    return [_PROTOCOL, jax.__version__, peers.num_processes, digest, peers.process_id]
+def _facts(group: ProcessGroup, digest: str) -> dict[str, object]:
+    """What must be the same in all processes."""
+    return {
+        "protocol": _PROTOCOL,
+        "JAX version": jax.__version__,
+        "num_processes": group.num_processes,
+        "config digest": digest,
+    }
 
 
-def _gather(peers: Peers, digest: str, timeout: float) -> list[Channel]:
-    """The followers' channels, once all have come and none is refused."""
+def _gather(group: ProcessGroup, digest: str, timeout: float) -> list[Channel]:
+    """The followers' channels, once all have connected and none is refused."""
     deadline = time.monotonic() + timeout
     found: dict[int, Channel] = {}
-    with socket.create_server((peers.host, peers.port), family=_family(peers.host)) as server:
-        while len(found) < peers.num_processes - 1:
-            channel, card = _accept(server, deadline, peers, len(found))
-            reason = _fault(card, _card(peers, digest), set(found))
+    with socket.create_server((group.host, group.port), family=_family(group.host)) as server:
+        while len(found) < group.num_processes - 1:
+            channel, process_id, facts = _accept(server, deadline, group, len(found))
+            reason = _reason_to_refuse(process_id, facts, _facts(group, digest))
+            if reason is None and (process_id not in range(1, group.num_processes) or process_id in found):
+                reason = f"process_id={process_id} is out of range or already used; number the processes from 0"
             if reason is not None:
                 for one in (channel, *found.values()):
                     one.send(["refused", reason])
                 raise ValueError(reason)
-            found[card[-1]] = channel
+            found[process_id] = channel
     return [found[i] for i in sorted(found)]
 
 
-def _accept(server: socket.socket, deadline: float, peers: Peers, count: int) -> tuple[Channel, list]:
+def _accept(server: socket.socket, deadline: float, group: ProcessGroup, count: int) -> tuple[Channel, int, dict]:
     while True:
         try:
             server.settimeout(max(0.0, deadline - time.monotonic()))
@@ -96,51 +111,46 @@ def _accept(server: socket.socket, deadline: float, peers: Peers, count: int) ->
             message = channel.receive(10.0)
         except (TimeoutError, BlockingIOError):
             raise ValueError(
-                f"{count + 1} of num_processes={peers.num_processes} processes have come to {peers.host}:{peers.port} "
-                "in time; start the others, or give the number that there are"
+                f"{count + 1} of num_processes={group.num_processes} processes have connected to {group.host}:"
+                f"{group.port} in time; start the others, or set num_processes to how many there are"
             ) from None
         except ValueError:
             continue  # a stranger
-        if message is not None and message[0] == "hello" and len(message) == len(_card(peers, "")) + 1:
-            return channel, message[1:]
+        if message is not None and message[0] == "hello" and len(message) == 3 and isinstance(message[2], dict):
+            return channel, message[1], message[2]
 
 
-def _fault(card: list, own: list, taken: set[int]) -> str | None:
+def _reason_to_refuse(process_id: int, facts: dict[str, object], own: dict[str, object]) -> str | None:
     """Why a process is refused, if it is."""
-    this = card[-1]
-    for name, theirs, ours in zip(("protocol", "JAX version", "num_processes"), card, own, strict=False):
-        if theirs != ours:
-            return f"process {this} has {name}={theirs} and process 0 has {ours}; start all of them alike"
-    if card[3] != own[3]:
-        return (
-            f"process {this} has another config (digest {card[3]}) than process 0 (digest {own[3]}); "
-            "start all of them with the same model and the same options"
-        )
-    if not isinstance(this, int) or not 0 < this < own[2] or this in taken:
-        return f"process_id={this} is no follower's, or taken; give each process its own, from 0 to {own[2] - 1}"
+    for name, ours in own.items():
+        if facts.get(name) != ours:
+            return (
+                f"process {process_id} has {name} {facts.get(name)} and process 0 has {ours}; "
+                "start all processes with the same versions, the same model and the same options"
+            )
     return None
 
 
-def _call(peers: Peers, timeout: float) -> Channel:
+def _call(group: ProcessGroup, timeout: float) -> Channel:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return Channel(socket.create_connection((peers.host, peers.port), timeout=5.0))
+            return Channel(socket.create_connection((group.host, group.port), timeout=5.0))
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ValueError(
-                    f"process 0 does not answer at {peers.host}:{peers.port} ({error}); start it, or give its address"
+                    f"process 0 does not answer at {group.host}:{group.port} ({error}); start it, or give its address"
                 ) from None
             time.sleep(0.2)
 
 
-def _await_welcome(channel: Channel, peers: Peers, timeout: float) -> int:
+def _await_welcome(channel: Channel, group: ProcessGroup, timeout: float) -> int:
     try:
         message = channel.receive(timeout)
     except TimeoutError:
         message = None
     if message is None:
-        raise ValueError(f"process 0 at {peers.host}:{peers.port} has gone before all had come; see what it said")
+        raise ValueError(f"process 0 at {group.host}:{group.port} exited before all had connected; see its output")
     if message[0] != "welcome":
         raise ValueError(str(message[1]))
     return int(message[1])

@@ -1,8 +1,6 @@
-"""Which processes take part in an engine, and which of them this is.
+"""Which processes take part in an engine, and which of them this is: from flags, or from the launcher's variables.
 
-Lives here: Peers, find_peers: from flags, or from what SLURM, Open MPI or JAX's own variables say.
-Promises: nothing is guessed; what is missing or contradicts itself is a ValueError with the remedy.
-Must not know: connections, jax.
+Nothing is guessed; what is missing or contradicts itself is a ValueError with the remedy.
 """
 
 import re
@@ -14,10 +12,10 @@ _PORTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class ProcessGroup:
     """`num_processes` processes that meet at `host`:`port`, where process 0 listens; this is `process_id`.
 
-    `local_id`: the one GPU of its machine that the process takes, where the launcher has numbered them; None: all.
+    `local_id`: the one GPU of its machine that the process uses, where the launcher has numbered them; None: all.
     """
 
     host: str
@@ -40,23 +38,23 @@ class Peers:
             raise ValueError(f"coordinator port {self.port}: must be between 1 and 65535")
 
     @property
-    def leads(self) -> bool:
+    def is_driver(self) -> bool:
         """Whether this process plans."""
         return self.process_id == 0
 
 
-def find_peers(
+def find_processes(
     coordinator: str | None, num_processes: int | None, process_id: int | None, environ: Mapping[str, str]
-) -> Peers | None:
-    """Who takes part. None: this process alone. `coordinator` is "HOST:PORT", or "auto" to ask the environment.
+) -> ProcessGroup | None:
+    """Who takes part, or None for this process alone. `coordinator` is "HOST:PORT", or "auto" to ask the environment.
 
     "auto" knows SLURM's, Open MPI's (4) and JAX's (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID)
-    variables, as JAX does; a number that is given goes before. Raises ValueError.
+    variables, as JAX does; a number that is given wins. Raises ValueError.
     """
     if coordinator is None:
         for name, value in (("num_processes", num_processes), ("process_id", process_id)):
             if value is not None:
-                raise ValueError(f"{name}={value}: goes with coordinator='HOST:PORT' or 'auto'; give that too")
+                raise ValueError(f"{name}={value}: only with coordinator='HOST:PORT' or 'auto'; give that too")
         return None
     if coordinator == AUTO:
         address, number, this, local = _from_environment(environ)
@@ -71,7 +69,7 @@ def find_peers(
     if not host or not port.isdigit():
         raise ValueError(f"coordinator={address!r}: give HOST:PORT, such as 10.0.0.1:9311, or auto")
     assert number is not None and this is not None
-    return Peers(host.strip("[]"), int(port), number, this, local)
+    return ProcessGroup(host.strip("[]"), int(port), number, this, local)
 
 
 def _from_environment(environ: Mapping[str, str]) -> tuple[str, int | None, int | None, int | None]:
@@ -98,7 +96,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[str, int | None, int 
 
 
 def _local(environ: Mapping[str, str], name: str) -> int | None:
-    """The number that the launcher gave the process on its machine, unless the user has said which GPUs it takes."""
+    """The process's number on its machine, from the launcher, unless the user has said which GPUs it uses."""
     return None if "JAX_LOCAL_DEVICE_IDS" in environ else _number(environ.get(name))
 
 
@@ -107,7 +105,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _port(environ: Mapping[str, str], job: int) -> int:
-    """One port a job, in the range that is for passing use; JAX_COORDINATOR_PORT goes before."""
+    """One port per job, in the range for short-lived use; JAX_COORDINATOR_PORT wins."""
     return int(environ.get("JAX_COORDINATOR_PORT", job % _PORTS + 65536 - _PORTS))
 
 

@@ -1,8 +1,6 @@
 """Messages between two processes: length-prefixed msgpack over a TCP connection.
 
-Lives here: Channel (send, receive) and Link (a channel that is read by a thread of its own, with signs of life).
-Promises: nothing that is received is run or unpickled; a connection that ends is None, not an exception.
-Must not know: what the messages mean.
+Nothing that is received is run or unpickled; a connection that ends gives None, not an exception.
 """
 
 import contextlib
@@ -13,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
+import msgspec
 
 BEAT_SECONDS = 2.0
 MOST_BYTES = 2**30
@@ -22,7 +20,7 @@ _BEAT = ["beat"]
 
 
 class Channel:
-    """One end of a connection. A message is a list of plain values."""
+    """One end of a connection. A message is a list: its kind, then plain values, dataclasses or named tuples."""
 
     def __init__(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):  # a connection that is not TCP waits for nothing
@@ -36,29 +34,29 @@ class Channel:
         return str(self._connection.getpeername()[0])
 
     def send(self, message: list[Any]) -> None:
-        """Send a message; once the other end has gone, nothing happens: that is noticed by who receives."""
-        data: bytes = msgpack.packb(message)  # pyright: ignore[reportAssignmentType]
+        """Send a message; nothing happens once the other end has closed: whoever receives notices that."""
+        data = msgspec.msgpack.encode(message, enc_hook=dict)  # the hook: any mapping is one
         with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self, timeout: float | None = None) -> list[Any] | None:
-        """The next message, or None once the connection has ended. Raises TimeoutError, ValueError for no message."""
+        """The next message as plain values, or None once the connection has ended. Raises TimeoutError, ValueError."""
         self._connection.settimeout(timeout)
         header = self._read(_LENGTH.size)
         if header is None:
             return None
         (length,) = _LENGTH.unpack(header)
         if length > MOST_BYTES:
-            raise ValueError(f"a message of {length} bytes: the other end is no jpaged process")
+            raise ValueError(f"a message of {length} bytes: the other end is not a jpaged process")
         data = self._read(length)
         if data is None:
             return None
         try:
-            message = msgpack.unpackb(data, strict_map_key=False)
-        except (ValueError, msgpack.UnpackException) as error:
-            raise ValueError(f"not a message ({error}): the other end is no jpaged process") from error
+            message = msgspec.msgpack.decode(data)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not a message ({error}): the other end is not a jpaged process") from error
         if not isinstance(message, list) or not message or not isinstance(message[0], str):
-            raise ValueError("not a message: the other end is no jpaged process")
+            raise ValueError("not a message: the other end is not a jpaged process")
         return message
 
     def close(self) -> None:
@@ -85,11 +83,12 @@ class Channel:
 class Link:
     """A channel that a thread reads, and that says every two seconds that this process is alive.
 
-    `take` is called by that thread with every message but signs of life, and with None once the connection has ended.
+    `on_message` is called by that thread with every message but signs of life, and with None once the connection has
+    ended.
     """
 
-    def __init__(self, channel: Channel, take: Callable[[list[Any] | None], None]) -> None:
-        self._channel, self._take = channel, take
+    def __init__(self, channel: Channel, on_message: Callable[[list[Any] | None], None]) -> None:
+        self._channel, self._on_message = channel, on_message
         self.heard = time.monotonic()
         self._closed = threading.Event()
         for work in (self._read, self._beat):
@@ -100,7 +99,7 @@ class Link:
         self._channel.send(message)
 
     def close(self) -> None:
-        """End the connection; `take` hears no more."""
+        """End the connection; `on_message` is not called again."""
         self._closed.set()
         self._channel.close()
 
@@ -113,7 +112,7 @@ class Link:
                 message = None
             self.heard = time.monotonic()
             if message != _BEAT and not self._closed.is_set():
-                self._take(message)
+                self._on_message(message)
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT_SECONDS):

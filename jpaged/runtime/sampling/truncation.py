@@ -1,8 +1,6 @@
 """What min_p, top_k and top_p leave of each row's tokens.
 
-Lives here: distances from the best token, the cut in their order, and the search for it. No sort of the vocabulary.
-Promises: exactly k tokens, the smallest nucleus, ties by lowest index, at least one token; each row by itself.
-Must not know: randomness, the rules that shaped the logits, logprobs, slots.
+Exactly k tokens, the smallest nucleus, ties by lowest index, at least one token; each row by itself.
 """
 
 from collections.abc import Callable
@@ -12,12 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jpaged.runtime.sampling.ranking import leaders, row_sums
-from jpaged.runtime.sampling.running_sum import index_above, pick
-from jpaged.runtime.sampling.sampler_inputs import SamplingInputs, is_greedy
+from jpaged.runtime.sampling.inputs import SamplingInputs, is_greedy
+from jpaged.runtime.sampling.vocabulary import index_above, largest, pick, row_sums
 
-NUM_LEADERS = 64
-"""So many tokens a row are ranked outright. Most cuts fall among them; the others cost a bisection."""
+NUM_RANKED = 64
+"""This many tokens per row are ranked outright. Most cuts fall among them; the others cost a bisection."""
 
 _INFINITY_BITS = 0x7F800000
 
@@ -70,7 +67,7 @@ def truncate(tokens: Tokens, inputs: SamplingInputs) -> Cut:
     cut = Cut(min_p_distance, jnp.full(min_p_distance.shape, width, jnp.int32))
 
     def ranked() -> Cut:
-        values, ids = leaders(-tokens.distances, min(NUM_LEADERS, width))
+        values, ids = largest(-tokens.distances, min(NUM_RANKED, width))
         search = tokens, Tokens(-values, ids)
         top_k_cut = _cut_reaching(*search, _count, inputs.top_k.astype(jnp.float32), wants_top_k)
         left = _only(wants_top_k & _is_before(top_k_cut, cut), top_k_cut, cut)
@@ -93,8 +90,8 @@ def _cut_reaching(
 ) -> Cut:
     """The earliest cut up to which a row's weights sum to the target or more, at least one token.
 
-    A row whose leaders reach the target takes its cut from them, whether or not the batch pays for a bisection:
-    the two sum in different orders, and a row must not feel which company it keeps.
+    A row whose ranked tokens reach the target is cut among them, whether or not the batch pays for a bisection:
+    the two sum in different orders, and a row's result must not depend on the rest of the batch.
     """
     reached = jnp.cumsum(weigh(leading), axis=-1) >= target[:, None]
     found = jnp.any(reached, axis=-1)
@@ -105,7 +102,7 @@ def _cut_reaching(
 
 
 def _bisect(tokens: Tokens, weights: Float[Array, "Q V"], target: Float[Array, " Q"]) -> Cut:
-    """As `_cut_reaching`, over all tokens: bisection over the int32 image of the distance, a pass a bit.
+    """As `_cut_reaching`, over all tokens: bisection over the int32 image of the distance, one pass per bit.
 
     Tokens at one distance that have any weight have the same, so how many of them are needed is a division.
     """

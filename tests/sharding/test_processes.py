@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jpaged.runtime.multi_process.processes import Peers, find_peers, first_host
+from jpaged.runtime.multi_process.processes import ProcessGroup, find_processes, first_host
 
 SLURM = {
     "SLURM_JOB_ID": "8193", "SLURM_STEP_NODELIST": "gpu[07-09,12]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
@@ -18,26 +18,26 @@ OMPI = {
 
 
 def test_flags_say_it_all():
-    assert find_peers("10.0.0.1:9311", 2, 1, {}) == Peers("10.0.0.1", 9311, 2, 1)
-    assert find_peers("[fe80::1]:9311", 2, 0, {}) == Peers("fe80::1", 9311, 2, 0)
-    assert Peers("10.0.0.1", 9311, 2, 0).leads
-    assert find_peers(None, None, None, SLURM) is None, "the environment is asked only if the user says so"
+    assert find_processes("10.0.0.1:9311", 2, 1, {}) == ProcessGroup("10.0.0.1", 9311, 2, 1)
+    assert find_processes("[fe80::1]:9311", 2, 0, {}) == ProcessGroup("fe80::1", 9311, 2, 0)
+    assert ProcessGroup("10.0.0.1", 9311, 2, 0).is_driver
+    assert find_processes(None, None, None, SLURM) is None, "the environment is asked only if the user says so"
 
 
 @pytest.mark.parametrize(
-    ("environ", "peers"),
+    ("environ", "group"),
     [
-        (SLURM, Peers("gpu07", 61441, 4, 2, 1)),
-        (SLURM | {"JAX_COORDINATOR_PORT": "9311", "JAX_LOCAL_DEVICE_IDS": "0"}, Peers("gpu07", 9311, 4, 2)),
-        (OMPI, Peers("10.96.0.1", 1531576320 // 4096 % 4096 + 61440, 2, 1)),
+        (SLURM, ProcessGroup("gpu07", 61441, 4, 2, 1)),
+        (SLURM | {"JAX_COORDINATOR_PORT": "9311", "JAX_LOCAL_DEVICE_IDS": "0"}, ProcessGroup("gpu07", 9311, 4, 2)),
+        (OMPI, ProcessGroup("10.96.0.1", 1531576320 // 4096 % 4096 + 61440, 2, 1)),
         (
             {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"} | SLURM,
-            Peers("a", 1, 2, 1),
+            ProcessGroup("a", 1, 2, 1),
         ),
     ],
 )
-def test_a_launcher_s_variables_are_read_when_asked_for(environ, peers):
-    assert find_peers("auto", None, None, environ) == peers
+def test_a_launcher_s_variables_are_read_when_asked_for(environ, group):
+    assert find_processes("auto", None, None, environ) == group
 
 
 @pytest.mark.parametrize(("nodes", "host"), [("node001", "node001"), ("a1,b2", "a1"), ("n[003,7],x", "n003")])
@@ -48,7 +48,7 @@ def test_the_first_host_of_a_list_of_nodes_is_where_to_meet(nodes, host):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((None, 2, None), "num_processes=2: goes with coordinator='HOST:PORT' or 'auto'"),
+        ((None, 2, None), "num_processes=2: only with coordinator='HOST:PORT' or 'auto'"),
         (("a:1", None, 0), "coordinator='a:1': give num_processes too"),
         (("a:1", 2, None), "coordinator='a:1': give process_id too"),
         (("a", 2, 0), "coordinator='a': give HOST:PORT"),
@@ -60,4 +60,4 @@ def test_the_first_host_of_a_list_of_nodes_is_where_to_meet(nodes, host):
 )
 def test_what_is_missing_or_wrong_is_said_with_the_remedy(arguments: Any, said: str):
     with pytest.raises(ValueError, match=re.escape(said)):
-        find_peers(*arguments, environ={})
+        find_processes(*arguments, environ={})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jpaged.core.scheduling.plan import SchedulerOutput
-from jpaged.runtime.multi_process import driver as leading
+from jpaged.runtime.multi_process import driver as driving
 from jpaged.runtime.multi_process.driver import Driver, digest_of
 from jpaged.runtime.multi_process.wire import Channel
 
@@ -20,7 +20,7 @@ class Rig:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
         self.ends: queue.Queue[str] = queue.Queue()
-        monkeypatch.setattr(leading, "end_process", self.ends.put)
+        monkeypatch.setattr(driving, "end_process", self.ends.put)
         one, other = socket.socketpair()
         self.driver = Driver([Channel(one)], step_seconds)
         self.follower = Channel(other)
@@ -42,12 +42,12 @@ def rig(monkeypatch, request):
 
 
 def test_a_third_plan_waits_for_the_first_one_s_answer(rig):
-    assert [rig.driver.tell_plan(PLAN) for _ in range(2)] == [1, 2]
-    third = threading.Thread(target=rig.driver.tell_plan, args=(PLAN,))
+    assert [rig.driver.send_plan(PLAN) for _ in range(2)] == [1, 2]
+    third = threading.Thread(target=rig.driver.send_plan, args=(PLAN,))
     third.start()
     third.join(0.3)
     assert third.is_alive()
-    rig.follower.send(["drawn", 1, digest_of([5])])
+    rig.follower.send(["result", 1, digest_of([5])])
     third.join(10.0)
     assert not third.is_alive()
     assert [rig.heard()[1] for _ in range(3)] == [1, 2, 3]
@@ -55,19 +55,21 @@ def test_a_third_plan_waits_for_the_first_one_s_answer(rig):
 
 def test_equal_ids_are_no_news_and_other_ids_end_the_job(rig):
     for number in (1, 2):
-        assert rig.driver.tell_plan(PLAN) == number
-    rig.driver.drawn(1, [5, 6])
-    rig.follower.send(["drawn", 1, digest_of([5, 6])])
-    rig.follower.send(["drawn", 2, digest_of([7])])
-    rig.driver.tell_plan(PLAN)
+        assert rig.driver.send_plan(PLAN) == number
+    rig.driver.record_result(1, [5, 6])
+    rig.follower.send(["result", 1, digest_of([5, 6])])
+    rig.follower.send(["result", 2, digest_of([7])])
+    rig.driver.send_plan(PLAN)
     assert rig.ends.empty()
-    rig.driver.drawn(2, [8])
-    assert "process 1 " in (said := rig.ends.get(timeout=10.0)) and "drew other tokens in step 2" in said
+    rig.driver.record_result(2, [8])
+    assert (
+        "process 1 " in (said := rig.ends.get(timeout=10.0)) and "sampled other tokens than process 0 in step 2" in said
+    )
 
 
 @pytest.mark.parametrize("rig", [1.0], indirect=True)
 def test_a_step_that_takes_too_long_is_stuck(rig):
-    rig.driver.tell_plan(PLAN)
+    rig.driver.send_plan(PLAN)
     assert "step 1 has taken 1 s in process 1" in rig.ends.get(timeout=10.0)
 
 
@@ -76,14 +78,14 @@ def test_a_step_that_fails_in_a_follower_ends_the_job(rig):
     assert "failed: RuntimeError: the device is on fire" in rig.ends.get(timeout=10.0)
 
 
-def test_a_follower_that_goes_ends_the_job_unless_it_was_let_go(rig):
+def test_a_follower_that_exits_ends_the_job(rig):
     rig.follower.close()
-    assert "has gone" in rig.ends.get(timeout=10.0)
+    assert "lost process 1 " in rig.ends.get(timeout=10.0)
 
 
-def test_after_a_failure_here_no_plan_is_taken(rig, monkeypatch):
-    monkeypatch.setattr(leading.atexit, "register", lambda *_: None)
-    rig.driver.part("ValueError: no")
+def test_after_a_failure_here_no_plan_is_accepted(rig, monkeypatch):
+    monkeypatch.setattr(driving.atexit, "register", lambda *_: None)
+    rig.driver.fail("ValueError: no")
     assert rig.heard() == ["end", "ValueError: no"]
-    with pytest.raises(RuntimeError, match=r"have parted \(ValueError: no\); start them again"):
-        rig.driver.tell_plan(PLAN)
+    with pytest.raises(RuntimeError, match=r"has failed \(ValueError: no\); restart all of its processes"):
+        rig.driver.send_plan(PLAN)

@@ -1,12 +1,10 @@
-"""What the sampler is told about each logits row of a step.
-
-Lives here: SamplingInputs and the split of a 64-bit seed into two words.
-Promises: arrays of one length, one entry a logits row; an entry of zeros in the spare slot is valid padding.
-Must not know: requests, models, where the logits come from.
-"""
+"""What the sampler is told about each logits row of a step, and the random number that follows from it."""
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 GREEDY_BELOW = 1e-5
@@ -14,19 +12,19 @@ GREEDY_BELOW = 1e-5
 
 
 class SamplingInputs(NamedTuple):
-    """The sampling parameters of one step, one entry a logits row (`Q` of them). Integers are int32, the rest float32.
+    """The sampling parameters of one step, one entry per logits row (`Q` of them), int32 or float32.
 
-    A padding entry has `lanes` at the spare slot (the last one of LaneState); its other fields may be anything
+    A padding entry has `lanes` at the spare lane (the last of LaneState); its other fields may be anything
     with a temperature of 0.
     """
 
-    lanes: Int[Array, " Q"]  # index into LaneState
     temperature: Float[Array, " Q"]  # below GREEDY_BELOW: greedy
     top_p: Float[Array, " Q"]  # 1: off
     min_p: Float[Array, " Q"]  # 0: off
     repetition_penalty: Float[Array, " Q"]  # 1: off
     presence_penalty: Float[Array, " Q"]  # 0: off
     frequency_penalty: Float[Array, " Q"]  # 0: off
+    lanes: Int[Array, " Q"]  # index into LaneState
     top_k: Int[Array, " Q"]  # 0: off
     seed_hi: Int[Array, " Q"]  # bit patterns of the seed's two words, see split_seed
     seed_lo: Int[Array, " Q"]
@@ -36,6 +34,10 @@ class SamplingInputs(NamedTuple):
     num_tokens: Int[Array, " Q"]  # prompt and outputs known before this sample
     min_tokens: Int[Array, " Q"]
     num_logprobs: Int[Array, " Q"]  # how many top logprobs; 0: the sampled token's only; -1: none at all
+
+
+# The step's packed arrays hold the fields in this order, each with one entry per logits row.
+SAMPLE_FLOATS, SAMPLE_INTS = SamplingInputs._fields[:6], SamplingInputs._fields[6:]
 
 
 def is_greedy(inputs: SamplingInputs) -> Bool[Array, " Q"]:
@@ -53,3 +55,12 @@ def split_seed(seed: int) -> tuple[int, int]:
     words = (seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF
     high, low = (word - 2**32 if word >= 2**31 else word for word in words)
     return high, low
+
+
+def uniforms(inputs: SamplingInputs) -> Float[Array, " Q"]:
+    """One number in [0, 1) per row: a function of its seed, sample index and output position, and of nothing else."""
+    words = jnp.stack([inputs.seed_hi, inputs.seed_lo], axis=-1)
+    keys = jax.random.wrap_key_data(lax.bitcast_convert_type(words, jnp.uint32), impl="threefry2x32")
+    fold = jax.vmap(jax.random.fold_in)
+    keys = fold(fold(keys, inputs.sample_index), inputs.output_position)
+    return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)

@@ -1,16 +1,14 @@
-"""The rules that change logits before a token is chosen.
+"""The rules that change logits before a token is chosen: logit_bias, min_tokens and the penalties, in that order.
 
-Lives here: logit_bias, the min_tokens mask, and the repetition, frequency and presence penalties, in that order.
-Promises: a row that asks for no rule keeps its logits bit for bit; a rule that no row asks for costs nothing.
-Must not know: temperature, truncation, randomness.
+A row that asks for no rule keeps its logits bit for bit; a rule that no row asks for costs nothing.
 """
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jpaged.runtime.sampling.row_state import LaneState
-from jpaged.runtime.sampling.sampler_inputs import SamplingInputs
+from jpaged.runtime.sampling.inputs import SamplingInputs
+from jpaged.runtime.sampling.lane_state import LaneState
 
 
 def apply_rules(

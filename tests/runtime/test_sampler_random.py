@@ -1,4 +1,4 @@
-"""The draw: seeds, distributions, and the search in a running sum."""
+"""Random tokens: seeds, distributions, and the search in a running sum."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sampler_oracle import VOCAB, Row, probabilities, run, sample_50, step_arrays
 
-from jpaged.runtime.sampling.running_sum import index_above
-from jpaged.runtime.sampling.sampler import split_seed
-from jpaged.runtime.sampling.token_draw import uniforms
+from jpaged.runtime.sampling.inputs import split_seed, uniforms
+from jpaged.runtime.sampling.vocabulary import index_above
 
 index_above_jit = jax.jit(index_above)
 
@@ -31,12 +30,12 @@ def test_a_sample_does_not_depend_on_how_many_there_are_or_where_its_row_is():
     for place in range(8):
         rows = [Row(seed=7, sample_index=index) for index in range(8)]
         rows[place] = wanted
-        slots = np.random.default_rng(place).permutation(8).tolist()
-        found.add(int(run(np.zeros((8, VOCAB), np.float32), rows, slots).token_ids[place]))
+        lanes = np.random.default_rng(place).permutation(8).tolist()
+        found.add(int(run(np.zeros((8, VOCAB), np.float32), rows, lanes).token_ids[place]))
     assert found == {sequence(7, 1)[5]}
 
 
-def test_a_long_prompt_does_not_move_the_draw():
+def test_a_long_prompt_does_not_change_what_is_sampled():
     rows = [Row(seed=3, prompt=(1,) * n, outputs=(2, 2)) for n in (1, 5, 17, 40)]
     assert len(set(run(np.zeros((4, VOCAB), np.float32), rows).token_ids.tolist())) == 1
 
@@ -63,17 +62,17 @@ def test_the_key_is_jaxs_own_for_that_seed():
     assert uniforms(inputs)[0] == jax.random.uniform(key)
 
 
-def draw_many(logits: np.ndarray, row: Row, draws: int = 10_000) -> np.ndarray:
-    """How often each column of a head of 64 is drawn, over as many sample indices and a few seeds."""
-    rows = [Row(**{**vars(row), "seed": 11 + i % 5, "sample_index": i}) for i in range(draws)]
+def sample_many(logits: np.ndarray, row: Row, samples: int = 10_000) -> np.ndarray:
+    """How often each column of a head of 64 is sampled, over as many sample indices and a few seeds."""
+    rows = [Row(**{**vars(row), "seed": 11 + i % 5, "sample_index": i}) for i in range(samples)]
     inputs, state = step_arrays(rows, VOCAB, max_model_len=1)
-    padded = np.zeros((draws, 64), np.float32)
+    padded = np.zeros((samples, 64), np.float32)
     padded[:, :VOCAB] = logits
     return np.bincount(np.asarray(sample_50(jnp.asarray(padded), inputs, state).token_ids), minlength=64)
 
 
-def test_uniform_logits_draw_every_id_of_the_vocabulary_and_none_of_the_padding():
-    counts = draw_many(np.zeros(VOCAB), Row(temperature=2.0))
+def test_uniform_logits_sample_every_id_of_the_vocabulary_and_none_of_the_padding():
+    counts = sample_many(np.zeros(VOCAB), Row(temperature=2.0))
     assert counts[:VOCAB].all()
     assert not counts[VOCAB:].any()
 
@@ -90,9 +89,9 @@ def test_uniform_logits_draw_every_id_of_the_vocabulary_and_none_of_the_padding(
     ],
     ids=["plain", "cold", "top_k", "top_p", "min_p", "all"],
 )
-def test_ten_thousand_draws_follow_the_oracles_distribution(row):
+def test_ten_thousand_samples_follow_the_oracles_distribution(row):
     logits = np.random.default_rng(5).normal(size=VOCAB).astype(np.float32) * 1.5
-    counts = draw_many(logits, row)[:VOCAB]
+    counts = sample_many(logits, row)[:VOCAB]
     expected = probabilities(logits.astype(np.float64), row)[0] * counts.sum()
     assert not counts[expected == 0].any()
     common = expected >= 5
@@ -104,10 +103,10 @@ def test_ten_thousand_draws_follow_the_oracles_distribution(row):
 
 def test_positions_of_one_seed_give_uniform_numbers_in_the_half_open_interval():
     inputs, _ = step_arrays([Row(seed=1)] * 4096, VOCAB, max_model_len=1)
-    drawn = np.asarray(uniforms(inputs._replace(output_position=jnp.arange(4096, dtype=jnp.int32))))
-    assert ((drawn >= 0) & (drawn < 1)).all()
-    assert len(np.unique(drawn)) > 4090
-    assert abs(drawn.mean() - 0.5) < 0.02
+    numbers = np.asarray(uniforms(inputs._replace(output_position=jnp.arange(4096, dtype=jnp.int32))))
+    assert ((numbers >= 0) & (numbers < 1)).all()
+    assert len(np.unique(numbers)) > 4090
+    assert abs(numbers.mean() - 0.5) < 0.02
 
 
 def test_a_weightless_index_is_never_found_at_either_end_of_the_target():
