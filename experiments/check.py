@@ -1,6 +1,6 @@
-"""What can be told of a point before any point runs.
+"""What can be told of a point before any point runs; no workload is built and no model loaded.
 
-An error names the field, its value and the remedy; no workload is built and no model loaded.
+An error names the field, its value and the remedy.
 """
 
 import os
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.config import ExperimentConfig
+from experiments.config import Config, ExperimentConfig
 from experiments.files import nearest
+from experiments.kinds import FleetConfig
 from experiments.point import REQUEST_COLUMNS, Point, decoding_params
-from experiments.resolve import cost_model, device_options, engine_configs, preset
+from experiments.resolve import cost_model, device_options, engine_configs, fleet_engine_configs, preset
 from experiments.summary import summarize
 from experiments.traces import TRACES
 from jpaged.config.engine import SchedulerConfig, check_pool, resolve
@@ -24,8 +25,13 @@ from models.families import PRESETS
 _COUNTERS = ("num_preemptions_recompute", "num_preemptions_swap", "prefix_hit_tokens", "num_page_copies")
 
 
-def check_point(config: ExperimentConfig) -> None:
-    """Raise the ValueError that `run_point` would, as far as it can be told without workload and weights."""
+def check_point(config: Config) -> None:
+    """Raise the ValueError that its run would, as far as it can be told without workload and weights."""
+    if isinstance(config, FleetConfig):
+        check_pool(*fleet_engine_configs(config))
+        _check_lengths(config.workload.lengths)
+    if not isinstance(config, ExperimentConfig):
+        return
     if config.executor.kind == "sim":
         model = preset(config.model.name)
         cache, scheduler = engine_configs(config, model)
@@ -45,9 +51,9 @@ def check_point(config: ExperimentConfig) -> None:
         )
 
 
-def check_shown(names: Sequence[str]) -> None:
-    """Raise ValueError for a name that is of no number in a summary."""
-    known = list(summarize(_nothing()))
+def check_shown(names: Sequence[str], kind: type[Config] = ExperimentConfig) -> None:
+    """Raise ValueError for a name that is of no number in a summary of this kind."""
+    known = list(kind.results or summarize(_nothing()))
     for name in names:
         if name not in known:
             raise ValueError(f"show: {name} is not in a summary; {nearest(name, known)}")

@@ -6,7 +6,7 @@ value and the remedy.
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from jpaged.config.declaration import check_options, digest_of, left_open, like, option, require_choice, require_int
 from jpaged.config.engine import CacheConfig, LoadOptions, ParallelConfig, SchedulerConfig
@@ -18,6 +18,34 @@ from jpaged.workloads import WorkloadSpec
 def _require_factor(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1000:
         raise ValueError(f"{name}={value!r}: must be a factor above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A point of any kind of experiment: its question, and a digest of everything that decides its outcome.
+
+    `results` are the numbers of a run (none: those of `summarize`), `measured` those that differ from one to the next.
+    """
+
+    kind: ClassVar[str]
+    results: ClassVar[tuple[str, ...]] = ()
+    measured: ClassVar[tuple[str, ...]] = ()
+    needs_device: ClassVar[bool] = False
+
+    question: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a run takes a process, and where there is one a GPU, for itself."""
+        return self.needs_device
+
+    def digest(self) -> str:
+        """A hexadecimal name of the point: equal configs have equal digests, whatever question they are asked for."""
+        facts = _without_none(asdict(self))
+        del facts["question"]
+        if self.kind != "serving":
+            facts["kind"] = self.kind
+        return digest_of(facts, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +155,15 @@ class MetricsSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
+class ExperimentConfig(Config):
     """One point: which question it belongs to, and everything that decides its outcome.
 
     `stop_at_s`: the run ends then, finished or not (None: when every request has finished). `seed` is of the engine and
     the simulated sampler; the workload has its own.
     """
 
-    question: str = ""
+    kind: ClassVar[str] = "serving"
+
     model: ModelSection = field(default_factory=ModelSection)
     hardware: HardwareSection = field(default_factory=HardwareSection)
     executor: ExecutorSection = field(default_factory=ExecutorSection)
@@ -160,11 +189,10 @@ class ExperimentConfig:
                 "so far; give 1, or executor sim"
             )
 
-    def digest(self) -> str:
-        """A hexadecimal name of the point: equal configs have equal digests, whatever question they are asked for."""
-        facts = _without_none(asdict(self))
-        del facts["question"]
-        return digest_of(facts, 12)
+    @property
+    def on_device(self) -> bool:
+        """Whether the executor is a real one."""
+        return self.executor.kind == "jax"
 
 
 def _without_none(facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""One YAML file an experiment: a question, a config, what is swept, what is shown.
+"""One YAML file per experiment: a question, a config, what is swept, what is shown.
 
-Lives here: `read_experiment` and Experiment, its points.
-Promises: every point is checked before any runs; an error names the file, the point and the field.
-Must not know: how points run.
+Every point is checked before any runs; an error names the file, the point and the field.
 """
 
 import copy
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.check import check_point, check_shown
-from experiments.config import ExperimentConfig
+from experiments.config import Config
 from experiments.files import from_plain, nearest, parse_yaml, read_yaml, set_in
 
 SWEEPS = ("grid", "list", "zip")
@@ -29,7 +27,7 @@ class Experiment:
 
     name: str
     question: str
-    configs: tuple[ExperimentConfig, ...]
+    configs: tuple[Config, ...]
     settings: tuple[Setting, ...]
     show: tuple[str, ...] = ()
 
@@ -67,8 +65,7 @@ def _experiment(name: str, facts: dict[str, Any], overrides: list[tuple[str, Any
     sweep, show = facts.pop("sweep", {}), facts.pop("show", [])
     if not isinstance(show, list) or not all(isinstance(key, str) for key in show):
         raise ValueError(f"show={show!r}: must be a list of names in a summary")
-    check_shown(show)
-    found: dict[str, tuple[ExperimentConfig, Setting]] = {}
+    found: dict[str, tuple[Config, Setting]] = {}
     for setting in _settings(sweep):
         plain = copy.deepcopy(facts)
         for field, value in [*setting.items(), *overrides]:
@@ -83,6 +80,7 @@ def _experiment(name: str, facts: dict[str, Any], overrides: list[tuple[str, Any
         # What an override has made equal is one point.
         found.setdefault(config.digest(), (config, setting))
     configs, settings = zip(*found.values(), strict=True)
+    check_shown(show, type(configs[0]))
     return Experiment(name, question.strip(), configs, _differing(settings), tuple(show))
 
 
@@ -146,7 +144,16 @@ def _require_names(where: str, names: Iterable[Any]) -> None:
 
 
 def _differing(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """The settings without the names that all have the same value of."""
+    """The settings, field by field, without the names that all have the same value of."""
+    settings = [_flat(setting) for setting in settings]
     names = dict.fromkeys(name for setting in settings for name in setting)
     swept = [name for name in names if len({repr(setting.get(name)) for setting in settings}) > 1]
     return tuple({name: setting[name] for name in swept if name in setting} for setting in settings)
+
+
+def _flat(setting: Setting, prefix: str = "") -> Setting:
+    """Sections that a setting gives whole as fields with dotted names."""
+    flat: Setting = {}
+    for name, value in setting.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

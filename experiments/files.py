@@ -1,9 +1,6 @@
 """Configs and their YAML.
 
-Lives here: `from_plain` and `to_plain` between a tree of configs and what YAML holds; `read_yaml`, `parse_yaml`,
-`dump_yaml`.
-Promises: typed strictly; an unknown key is an error that names the nearest, a wrong value one that names its field.
-Must not know: sweeps, command lines.
+Typed strictly: an unknown key is an error that names the nearest, a wrong value one that names its field.
 """
 
 import dataclasses
@@ -16,7 +13,8 @@ from typing import Any, ClassVar
 import msgspec
 import yaml
 
-from experiments.config import ExperimentConfig
+from experiments.config import Config
+from experiments.kinds import KINDS
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,19 +41,24 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def from_plain(facts: dict[str, Any]) -> ExperimentConfig:
+def from_plain(facts: dict[str, Any]) -> Config:
     """The config that nested dicts describe. Raises ValueError, in one line, for whatever is wrong with them."""
-    _check_keys(ExperimentConfig, facts, "")
+    facts = dict(facts)
+    kind = facts.pop("kind", "serving")
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r}: no such kind of experiment; {nearest(str(kind), list(KINDS))}")
+    _check_keys(KINDS[kind], facts, "")
     try:
-        return msgspec.convert(facts, ExperimentConfig)
+        return msgspec.convert(facts, KINDS[kind])
     except msgspec.ValidationError as error:
         raise ValueError(_plain_message(error, facts)) from None
 
 
-def to_plain(config: ExperimentConfig) -> dict[str, Any]:
+def to_plain(config: Config) -> dict[str, Any]:
     """Nested dicts of all fields. Equal configs give equal ones: a whole number in a field of floats is a float."""
-    typed = msgspec.convert(dataclasses.asdict(config), ExperimentConfig)
-    return msgspec.to_builtins(dataclasses.asdict(typed))
+    typed = msgspec.convert(dataclasses.asdict(config), type(config))
+    plain = msgspec.to_builtins(dataclasses.asdict(typed))
+    return plain if config.kind == "serving" else {"kind": config.kind, **plain}
 
 
 def read_yaml(path: Path) -> Any:

@@ -1,15 +1,16 @@
-"""The paper's walk-throughs of its Figs. 8 and 9, replayed on the real host core, with all tables printed.
+"""The paper's walk-throughs of its Figs. 8 and 9, and the map of docs/page-maps.md, on the real host core.
 
-Lives here: `fig8` (parallel sampling) and `fig9` (beam search); `python -m experiments.gallery fig8`.
-Promises: scheduler, block tables and ref counts are those that serve models; only the tokens are scripted.
-Must not know: devices.
+Scheduler, block tables and ref counts are those that serve models; only the tokens are scripted.
 """
 
-import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+from experiments.kinds import Outcome, WalkthroughConfig
 from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.core.cache.page_pool import PagePool
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
@@ -17,6 +18,9 @@ from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.core.requests.sequence import Sequence
 from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.sim.clock import VirtualClock
+from jpaged.sim.cost_model import LinearCostModel
+from jpaged.sim.executor import SimExecutor
 
 # The paper counts blocks from 0; page 0 of a pool is the null page, so its block b is page b + 1 here.
 PAGE_SIZE = 4
@@ -26,36 +30,56 @@ WORDS = (
     "nation", "land", "of",
 )  # fmt: skip
 
+# Of the page map.
+SYSTEM_PROMPT = tuple(range(1, 14))
+# Own prompt tokens, samples, output tokens of each request. The first has the system prompt alone, and comes before.
+REQUESTS = ((0, 1, 5), (5, 2, 20), (4, 1, 16), (6, 3, 14), (3, 2, 16))
+
 
 class Answer(NamedTuple):
-    """What a step's samples give: ids in their order and, for beams, how many continuations of each seat survive."""
+    """What a step's samples give: ids in their order and, for beams, how many continuations of each beam survive."""
 
     token_ids: tuple[int, ...] = ()
     survivors: Mapping[int, int] | None = None
 
 
 class Scripted(SyncExecutor):
-    """An executor that reads its answers from a list; each takes what the step's samples need."""
+    """An executor that reads its answers from a list; each gives what the step's samples need."""
 
     def __init__(self, answers: Callable[[int], Answer]) -> None:
         self._answers = answers
-        self._seats: dict[int, tuple[int, int]] = {}
+        self._beams: dict[int, tuple[int, int]] = {}
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """The scripted ids; beams get as many likely continuations as are to survive."""
         for admitted in plan.admitted:
-            self._seats[admitted.lane] = (admitted.index, admitted.params.logprobs or 0)
+            self._beams[admitted.lane] = (admitted.index, admitted.params.logprobs or 0)
         answer = self._answers(plan.step)
         if answer.survivors is None:
             return StepResult(answer.token_ids)
-        logprobs = tuple(_likely(answer.survivors, *self._seats[sample.lane]) for sample in plan.samples)
+        logprobs = tuple(_likely(answer.survivors, *self._beams[sample.lane]) for sample in plan.samples)
         return StepResult(tuple(entry.top_ids[0] for entry in logprobs), logprobs)
 
 
-def _likely(survivors: Mapping[int, int], seat: int, count: int) -> TokenLogprobs:
-    wanted = survivors.get(seat, 0)
+def _likely(survivors: Mapping[int, int], beam: int, count: int) -> TokenLogprobs:
+    wanted = survivors.get(beam, 0)
     logprobs = tuple(-1.0 if i < wanted else -1000.0 - i for i in range(count))
     return TokenLogprobs(logprobs[0], 1, tuple(range(count)), logprobs)
+
+
+def run(config: WalkthroughConfig) -> Outcome:
+    """The text of a walk-through, or the picture of a run on a small pool, as a file."""
+    if config.figure == "page_map":
+        from jpaged.observing.page_map import page_map
+
+        steps = records()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "page_map.png"
+            page_map(steps, path)
+            return Outcome({"num_steps": len(steps)}, {path.name: path.read_bytes()})
+    lines = {"fig8": fig8, "fig9": fig9}[config.figure]()
+    num_steps = sum(line.startswith("Step ") for line in lines)
+    return Outcome({"num_steps": num_steps}, {"walkthrough.txt": "\n".join(lines).encode()})
 
 
 def fig8() -> list[str]:
@@ -128,6 +152,7 @@ def _engine(answers: Callable[[int], Answer]) -> Engine:
 def _deal(engine: Engine, blocks: list[int]) -> None:
     """Let the free pages come in this order, as if earlier requests had given them back so."""
     pool = engine.scheduler.cache.pool
+    assert isinstance(pool, PagePool)
     free = sorted(pool.allocate() for _ in range(pool.num_free))
     first = [block + 1 for block in blocks]
     for page in reversed([*first, *(page for page in free if page not in first)]):
@@ -175,21 +200,25 @@ def _ref_counts(record: StepRecord) -> dict[int, int]:
     return counts
 
 
-FIGURES: dict[str, Callable[[], list[str]]] = {"fig8": fig8, "fig9": fig9}
-
-
-def main(names: list[str]) -> int:
-    """Print the figures of these names, or all."""
-    if {"-h", "--help"} & set(names):
-        print(f"usage: python -m experiments.gallery [{' | '.join(FIGURES)}] ...")
-        return 0
-    unknown = [name for name in names if name not in FIGURES]
-    if unknown:
-        print(f"unknown figure {unknown[0]!r}: choose among {', '.join(FIGURES)}", file=sys.stderr)
-        return 2
-    print("\n".join(line for name in names or FIGURES for line in FIGURES[name]()), end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def records() -> list[StepRecord]:
+    """What each step of the run did to the pages."""
+    # Steps take no time, so the clock stands still: a map counts steps.
+    clock = VirtualClock()
+    engine = Engine(
+        SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64),
+        CacheConfig(num_pages=26, page_size=4, num_host_pages=64),
+        SimExecutor(LinearCostModel(name="free"), clock, page_size=4),
+        vocab_size=1000,
+        clock=clock,
+        record_steps=True,
+    )
+    for i, (own, samples, outputs) in enumerate(REQUESTS):
+        prompt = (*SYSTEM_PROMPT, *(100 * i + j for j in range(own)))
+        params = SamplingParams(n=samples, max_tokens=outputs)
+        engine.add(Request(request_id=str(i), prompt_token_ids=prompt, params=params))
+        while i == 0 and engine.has_unfinished:
+            engine.step()
+    while engine.has_unfinished:
+        engine.step()
+    assert engine.recorder is not None
+    return engine.recorder.records

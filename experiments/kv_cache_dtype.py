@@ -1,16 +1,9 @@
 """What an int8 or fp8 pool costs in quality: perplexity and greedy agreement against a float32 pool.
 
-Lives here: the measurement and its command line: `python -m experiments.kv_cache_dtype --help`.
-Promises: every key and value that attention reads has gone through the pool; text that needs no network
-(`pydoc_data.topics`); same arguments, same figures.
-Must not know: kernels, schedulers.
+Every key and value that attention reads has gone through the pool. The text needs no network (`pydoc_data.topics`).
 """
 
-import argparse
-import json
 import math
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.kinds import KVCacheDtypeConfig, Outcome
 from jpaged import LLM, SamplingParams
 from jpaged.runtime.memory import pool_dtype
 from jpaged.text.tokenizer import load_tokenizer
@@ -42,7 +36,6 @@ class TextScore:
     perplexity: float
     perplexity_change: float
     same_argmax: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -54,11 +47,21 @@ class GreedyAgreement:
     """
 
     kv_cache_dtype: str
-    num_tokens: int
+    num_run_tokens: int
     same_tokens: float
     same_runs: int
     num_runs: int
     same_choices: float
+
+
+def run(config: KVCacheDtypeConfig) -> Outcome:
+    """Both measurements of a pool dtype."""
+    dtypes = tuple(dict.fromkeys(("float32", config.kv_cache_dtype)))
+    *_, greedy = measure_greedy(config.model, num_runs=config.num_runs, run_tokens=config.run_tokens, dtypes=dtypes)
+    *_, text = measure_text(config.model, num_tokens=config.num_tokens, window=config.window, dtypes=dtypes)
+    summary = asdict(text) | asdict(greedy)
+    del summary["kv_cache_dtype"]
+    return Outcome(summary, facts={"device": jax.devices()[0].device_kind})
 
 
 class TextScorer:
@@ -143,13 +146,12 @@ def measure_text(
     scorer, ids = TextScorer(model_name, window), text_windows(model_name, num_tokens, window)
     first = right = None
     for dtype in dtypes:
-        start = time.perf_counter()
         losses, choices = scorer.score(ids, dtype)
         perplexity = math.exp(losses.mean(dtype=np.float64))
         if first is None or right is None:
             first, right = perplexity, choices
         same = float((choices == right).mean())
-        yield TextScore(dtype, losses.size, perplexity, perplexity / first - 1, same, time.perf_counter() - start)
+        yield TextScore(dtype, losses.size, perplexity, perplexity / first - 1, same)
 
 
 def measure_greedy(
@@ -171,44 +173,9 @@ def measure_greedy(
         same = runs == right
         yield GreedyAgreement(
             kv_cache_dtype=dtype,
-            num_tokens=runs.size,
+            num_run_tokens=runs.size,
             same_tokens=float(same.mean()),
             same_runs=int(same.all(axis=1).sum()),
             num_runs=len(runs),
             same_choices=float((choices == right).mean()),
         )
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m", help="Name, folder or .gguf file.")
-    parser.add_argument("--num-tokens", type=int, default=20_000, help="Tokens of text to predict.")
-    parser.add_argument("--window", type=int, default=1024, help="Tokens that a prediction may look back on.")
-    parser.add_argument("--num-runs", type=int, default=8, help="Greedy runs.")
-    parser.add_argument("--run-tokens", type=int, default=64, help="Tokens of a greedy run.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
-    args = parser.parse_args()
-    greedy = measure_greedy(args.model, num_runs=args.num_runs, run_tokens=args.run_tokens)
-    text = measure_text(args.model, num_tokens=args.num_tokens, window=args.window)
-    if args.json:
-        document = {"greedy": [asdict(x) for x in greedy], "text": [asdict(x) for x in text]}
-        json.dump(document, sys.stdout, indent=2)
-        print()
-        return
-    for agreement in greedy:
-        print(
-            f"{agreement.kv_cache_dtype:9} greedy: {agreement.same_tokens:.1%} of {agreement.num_tokens} tokens of "
-            f"free runs, {agreement.same_runs}/{agreement.num_runs} whole, {agreement.same_choices:.2%} of choices",
-            flush=True,
-        )
-    for score in text:
-        print(
-            f"{score.kv_cache_dtype:9} text: perplexity {score.perplexity:.4f} ({score.perplexity_change:+.3%}), "
-            f"{score.same_argmax:.2%} same likeliest token, {score.num_tokens} tokens, {score.seconds:.0f} s",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,6 @@
 """Where the points of a sweep run: processes of this machine, a Ray cluster, a SLURM queue.
 
-Lives here: LAUNCHERS, each of which runs jobs and tells of them as they end; `attempt`, which runs one.
-Promises: a job leaves its run folder or an ERROR.txt, and never stops another; the folders are all that is shared.
-Must not know: sweeps, summaries, which jobs have run before.
+A job leaves its run folder or an ERROR.txt, and never stops another; the folders are all that is shared.
 """
 
 import multiprocessing
@@ -19,15 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.config import ExperimentConfig
-from experiments.point import run_point
-from experiments.record import record_error, record_point
+from experiments.config import Config
+from experiments.kinds import run
+from experiments.record import record, record_error
 
 
 class Job(NamedTuple):
     """A config and the folder that its run goes to."""
 
-    config: ExperimentConfig
+    config: Config
     folder: Path
 
 
@@ -45,14 +43,13 @@ def attempt(job: Job) -> Ended:
     """Run a job and leave its folder, or an ERROR.txt with the reason."""
     started, start = datetime.now(UTC), time.perf_counter()
     try:
-        point = run_point(job.config)
+        outcome = run(job.config)
         wall_s = time.perf_counter() - start
-        timing = {
-            "started": started.isoformat(timespec="seconds"),
-            "wall_s": wall_s,
-            "requests_per_wall_second": int(point.finished.sum()) / wall_s,
-        }
-        record_point(job.folder, point, timing)
+        timing: dict[str, Any] = {"started": started.isoformat(timespec="seconds"), "wall_s": wall_s}
+        completed = outcome.summary.get("completed")
+        if isinstance(completed, int):
+            timing["requests_per_wall_second"] = completed / wall_s
+        record(job.folder, job.config, outcome, timing)
     except Exception as error:
         record_error(job.folder, traceback.format_exc())
         # What a user can mend is said in one line; anything else needs the traceback.
@@ -63,8 +60,8 @@ def attempt(job: Job) -> Ended:
 
 def local(jobs: Sequence[Job], workers: int | None) -> Iterator[Ended]:
     """Processes of this machine, by default one for each CPU; runs on a device go one after the other."""
-    simulated = [job for job in jobs if job.config.executor.kind == "sim"]
-    real = [job for job in jobs if job.config.executor.kind != "sim"]
+    simulated = [job for job in jobs if not job.config.on_device]
+    real = [job for job in jobs if job.config.on_device]
     workers = min(workers or os.cpu_count() or 1, len(simulated))
     yield from _pool(simulated, workers) if workers > 1 else map(attempt, simulated)
     # One process each: what a run leaves on the device goes with it.
@@ -110,8 +107,7 @@ def ray(jobs: Sequence[Job], workers: int | None) -> Iterator[Ended]:
         gpus = 1 if module.cluster_resources().get("GPU") else 0
         task = module.remote(attempt)
         waiting = {
-            task.options(num_gpus=gpus if job.config.executor.kind == "jax" else 0, max_retries=1).remote(job): job
-            for job in jobs
+            task.options(num_gpus=gpus if job.config.on_device else 0, max_retries=1).remote(job): job for job in jobs
         }
         while waiting:
             (done, *_), _ = module.wait(list(waiting), num_returns=1)
@@ -135,7 +131,7 @@ def slurm(jobs: Sequence[Job], workers: int | None) -> Iterator[Ended]:
     while left or running:
         while left and len(running) < most:
             job = left.pop(0)
-            gpus = 1 if job.config.executor.kind == "jax" and cluster == "slurm" else 0
+            gpus = 1 if job.config.on_device and cluster == "slurm" else 0
             executor.update_parameters(gpus_per_node=gpus)
             running[executor.submit(attempt, job)] = job
         ended = [submitted for submitted in running if submitted.done()]

@@ -1,8 +1,6 @@
-"""One point of an experiment, run.
+"""A workload served by the real scheduler, under either executor, and all that came of it in columns.
 
-Lives here: run_point, and Point, all that came of it in columns.
-Promises: the real scheduler under either executor; the same config gives the same simulated Point.
-Must not know: files, sweeps, figures.
+The same config gives the same simulated Point.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +39,7 @@ REQUEST_COLUMNS = (
 
 @dataclass(frozen=True)
 class Point:
-    """What came of a config: a row a request (finished_ns 0: it did not finish), a row a step, totals.
+    """What came of a config: a row per request (finished_ns 0: it did not finish), a row per step, totals.
 
     `stats` are the engine's own counters, `itl_ns` the gaps between tokens of all requests, `plan_digest` names all
     decisions. `refused` has the reasons by request number. `num_pages` is the pool's size, as it was resolved.
@@ -66,15 +64,6 @@ class Point:
     def finished(self) -> np.ndarray:
         """Which requests have finished."""
         return self.requests["finished_ns"] > 0
-
-    @property
-    def normalized_latency_s(self) -> float:
-        """The paper's metric: the mean over finished requests of seconds from arrival to end, an output token."""
-        done, r = self.finished, self.requests
-        if not done.any():
-            return float("nan")
-        spans = (r["finished_ns"] - r["arrival_ns"])[done] / 1e9
-        return float(np.mean(spans / r["output_tokens"][done]))
 
     def window(self) -> np.ndarray:
         """Which steps start within the metrics' window."""

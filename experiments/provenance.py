@@ -1,8 +1,6 @@
 """Where a run is from: code, versions, machine, inputs.
 
-Lives here: `provenance`.
-Promises: facts that explain a difference between two runs of one config; none that decides what a simulation gives.
-Must not know: how a point is run.
+These facts explain a difference between two runs of one config; none decides what a simulation gives.
 """
 
 import functools
@@ -11,40 +9,28 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.config import ExperimentConfig
-from experiments.point import Point
-from jpaged.core.observe.plan_digest import ENCODING_VERSION
+from experiments.config import Config
 
 # Raised whenever a file of a run folder changes its columns or keys.
 SCHEMA_VERSION = 2
 _PACKAGES = ("jaxlib", "jax", "flax", "numpy", "msgspec")
 
 
-def provenance(point: Point) -> dict[str, Any]:
-    """All that is known of where the point's numbers are from."""
-    config, workload = point.config, point.workload
+def provenance(config: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """All that is known of where a run's numbers are from; `facts` are what its kind knows."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "plan_digest_encoding": ENCODING_VERSION,
         "question": config.question,
         "digest": config.digest(),
-        "backend": config.executor.kind,
         **_code(),
         "hostname": platform.node(),
         "machine": platform.machine(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "cost_profile": config.executor.cost_profile if config.executor.kind == "sim" else None,
-        "cost_profile_sha256": _profile_sha256(config),
-        "workload": workload.name,
-        "workload_source": workload.source,
-        "workload_sha256": workload.digest(),
-        "workload_notes": list(workload.notes),
-        "num_dropped": workload.num_dropped,
-        "seeds": {"engine": config.seed, "workload": config.workload.seed},
-        "executor": point.executor_facts,
+        **facts,
     }
 
 
@@ -70,9 +56,6 @@ def _git(*arguments: str) -> str | None:
         return None
 
 
-def _profile_sha256(config: ExperimentConfig) -> str | None:
-    """Of the file of a cost profile that is one."""
-    _, _, path = config.executor.cost_profile.partition(":")
-    if config.executor.kind != "sim" or not path or not Path(path).exists():
-        return None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def sha256_of(path: Path) -> str | None:
+    """Of the bytes of a file; None if it is not there."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None

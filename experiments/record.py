@@ -1,14 +1,6 @@
-"""The folder of a run.
-
-Lives here: `record_point` writes one, `is_done`, `check_run` and `read_summary` look into one, `compare_runs` says how
-two differ.
-Promises: DONE is written last; the files of one config have the same bytes whenever it is simulated on one machine;
-what is measured, and so differs, has files of its own.
-Must not know: how a point is run, sweeps.
-"""
+"""The folder of a run: written with DONE last, looked into, and compared with another."""
 
 import contextlib
-import gzip
 import hashlib
 import json
 import os
@@ -17,50 +9,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from experiments.config import Config
 from experiments.files import dump_yaml, to_plain
-from experiments.point import Point
+from experiments.kinds import Outcome, Summary
 from experiments.provenance import provenance
-from experiments.summary import Summary, summarize
-from jpaged.sim.step_log import LOG_COLUMNS
-from jpaged.workloads.column_files import csv_bytes
 
-# Decided by the config alone, on any executor, where all requests come at once.
-FACT_FILES = ("config.yaml", "requests.csv.gz", "steps.csv.gz")
-# Decided by the config alone if the executor is simulated.
-TIME_FILES = ("summary.json", "request_times.csv.gz", "step_times.csv.gz")
-# The tokens of a real executor.
-OUTPUTS_FILE = "outputs.jsonl.gz"
-_TIMES = {
-    "requests": ("first_scheduled_ns", "first_token_ns", "finished_ns"),
-    "steps": ("start_ns", "end_ns"),
-}
+# What a run leaves whatever its kind; the two of these that are no part of what is compared.
+_ALWAYS = ("config.yaml", "summary.json", "provenance.json")
+_NOT_COMPARED = ("provenance.json", "timing.json")
 
 
-def record_point(folder: Path, point: Point, timing: Mapping[str, Any]) -> Summary:
-    """Write everything about a point into `folder`, in place of what is there; returns its summary."""
-    summary = summarize(point)
-    plain = to_plain(point.config)
+def record(folder: Path, config: Config, outcome: Outcome, timing: Mapping[str, Any]) -> None:
+    """Write everything about a run into `folder`, in place of what is there."""
+    plain = to_plain(config)
     # The same point may be asked for by several questions: provenance.json has this one's.
     del plain["question"]
     files: dict[str, bytes] = {
         "config.yaml": dump_yaml(plain).encode(),
-        "summary.json": _json(summary),
-        "requests.csv.gz": _table(_request_facts(point)),
-        "request_times.csv.gz": _table(_numbered(point, _TIMES["requests"])),
-        "steps.csv.gz": _table({k: v for k, v in point.steps.items() if k not in _TIMES["steps"]}),
-        "step_times.csv.gz": _table(step_log(point)),
-        "provenance.json": _json(provenance(point)),
+        "summary.json": _json(outcome.summary),
+        **outcome.files,
+        "provenance.json": _json(provenance(config, outcome.facts)),
         "timing.json": _json(dict(timing)),
     }
-    if point.refused:
-        files["refused.json"] = _json({str(number): reason for number, reason in point.refused.items()})
-    if point.outputs is not None:
-        files[OUTPUTS_FILE] = _outputs(point.outputs)
     digests = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
     _replace_folder(folder, {**files, "DONE": digests.encode()})
-    return summary
 
 
 def record_error(folder: Path, text: str) -> None:
@@ -107,7 +79,7 @@ def _recorded_digests(folder: Path) -> dict[str, str]:
         digests = {name: digest for digest, name in rows}
     except (OSError, ValueError):
         digests = {}
-    missing = [name for name in (*FACT_FILES, *TIME_FILES, "provenance.json") if name not in digests]
+    missing = [name for name in _ALWAYS if name not in digests]
     if missing:
         raise ValueError(
             f"{path}: is damaged: it does not name {missing[0]}; remove the folder and run its config again"
@@ -128,17 +100,24 @@ def _check_file(path: Path, digest: str) -> None:
         )
 
 
-def compare_runs(recorded: Path, again: Path, names: Sequence[str]) -> list[str]:
-    """How the files `names` of two whole runs differ, in lines for people; none if they have the same bytes."""
+def compare_runs(
+    recorded: Path, again: Path, names: Sequence[str] | None = None, measured: Sequence[str] = ()
+) -> list[str]:
+    """How two whole runs differ, in lines for people; none if the files `names` (None: all) have the same bytes.
+
+    Numbers of the summary that are `measured` may differ.
+    """
     lines: list[str] = []
-    for name in names:
+    for name in names or [name for name in _recorded_digests(recorded) if name not in _NOT_COMPARED]:
         if _bytes(recorded / name) == _bytes(again / name):
             continue
-        lines.append(f"{name} differs")
+        told: list[str] = []
         if name == "summary.json":
             old, new = read_summary(recorded), read_summary(again)
-            both = dict.fromkeys([*old, *new])
-            lines += [f"  {k}: {old.get(k)} was recorded, {new.get(k)} came" for k in both if old.get(k) != new.get(k)]
+            both = [key for key in dict.fromkeys([*old, *new]) if key not in measured]
+            told = [f"  {k}: {old.get(k)} was recorded, {new.get(k)} came" for k in both if old.get(k) != new.get(k)]
+        if told or name != "summary.json":
+            lines += [f"{name} differs", *told]
     return lines
 
 
@@ -161,36 +140,3 @@ def _bytes(path: Path) -> bytes | None:
 
 def _json(facts: Any) -> bytes:
     return (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
-
-
-def _request_facts(point: Point) -> dict[str, Sequence[int] | np.ndarray]:
-    facts = {name: column for name, column in point.requests.items() if name not in _TIMES["requests"]}
-    refused = [int(number in point.refused) for number in range(len(point.finished))]
-    return {"request": range(len(refused)), **facts, "finished": point.finished.astype(int), "refused": refused}
-
-
-def _numbered(point: Point, names: Sequence[str]) -> dict[str, Sequence[int] | np.ndarray]:
-    return {"request": range(len(point.finished)), **{name: point.requests[name] for name in names}}
-
-
-def step_log(point: Point) -> dict[str, Sequence[int] | np.ndarray]:
-    """Steps in the format of jpaged.sim.step_log, so that a run is a cost profile for `table:` and `measured:`."""
-    steps = point.steps
-    span = steps["end_ns"] - steps["start_ns"]
-    columns = {**steps, "device_ns": span, "host_ns": np.zeros_like(span)}
-    return {name: columns[name] for name in LOG_COLUMNS}
-
-
-def _table(columns: Mapping[str, Sequence[int] | np.ndarray]) -> bytes:
-    plain = {name: np.asarray(column).tolist() for name, column in columns.items()}
-    # Level 6 takes a third of the time of the default 9 for a few per cent more bytes.
-    return gzip.compress(csv_bytes(plain), compresslevel=6, mtime=0)
-
-
-def _outputs(outputs: Mapping[tuple[int, int], Sequence[int]]) -> bytes:
-    """A line a sequence: which request's, its index among the request's, its token ids."""
-    lines = (
-        json.dumps({"request": request, "index": index, "token_ids": list(ids)}) + "\n"
-        for (request, index), ids in sorted(outputs.items())
-    )
-    return gzip.compress("".join(lines).encode(), mtime=0)

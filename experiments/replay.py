@@ -1,23 +1,19 @@
-"""A recorded run, run again.
-
-Lives here: `replay`.
-Promises: what is recorded is not changed; every difference is said.
-Must not know: command lines, sweeps.
-"""
+"""A recorded run, run again: what is recorded is not changed, and every difference is said."""
 
 import json
 import tempfile
 from pathlib import Path
 
-from experiments.config import ExperimentConfig
+from experiments.config import Config, ExperimentConfig
 from experiments.files import from_plain, read_yaml
 from experiments.launchers import Job, attempt
 from experiments.point import Point
-from experiments.record import FACT_FILES, OUTPUTS_FILE, TIME_FILES, check_run, compare_runs, record_point
+from experiments.record import check_run, compare_runs, record
+from experiments.serving import FACT_FILES, OUTPUTS_FILE, TIME_FILES, outcome_of
 from jpaged.workloads.column_files import read_integers
 
 
-def read_config(folder: Path) -> ExperimentConfig:
+def read_config(folder: Path) -> Config:
     """The config of a run folder. Raises ValueError, naming the file, if there is no whole run or a damaged one."""
     check_run(folder)
     path = folder / "config.yaml"
@@ -33,21 +29,24 @@ def read_config(folder: Path) -> ExperimentConfig:
 def replay(folder: Path) -> list[str]:
     """How a second run of a folder's config differs from it, in lines for people; none if the two agree.
 
-    A simulated run must have the same files. A device's run must have the same plans and tokens where all requests came
-    at once. Where they came in time, plans depend on the device's speed: then the simulated executor repeats the run
-    in the recorded times of its steps, and must decide the same. Raises ValueError if it cannot be run again.
+    A run must have the same files, except what it measures. A device's run must have the same plans and tokens where
+    all requests came at once. Where they came in time, plans depend on the device's speed: then the simulated executor
+    repeats the run in the recorded times of its steps, and must decide the same. Raises ValueError if it cannot be run
+    again.
     """
     config = read_config(folder)
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / folder.resolve().name
-        if config.executor.kind == "jax" and config.workload.arrivals != "all_at_once":
-            record_point(again, _followed(folder, config), {})
-            return compare_runs(folder, again, (*FACT_FILES, *TIME_FILES))
+        names = None
+        if isinstance(config, ExperimentConfig) and config.on_device:
+            if config.workload.arrivals != "all_at_once":
+                record(again, config, outcome_of(_followed(folder, config)), {})
+                return compare_runs(folder, again, (*FACT_FILES, *TIME_FILES))
+            names = (*FACT_FILES, OUTPUTS_FILE)
         error = attempt(Job(config, again)).error
         if error is not None:
             raise ValueError(f"{folder}: failed when it was run again: {error}")
-        measured = config.executor.kind == "jax"
-        return compare_runs(folder, again, (*FACT_FILES, OUTPUTS_FILE) if measured else (*FACT_FILES, *TIME_FILES))
+        return compare_runs(folder, again, names, config.measured)
 
 
 def _followed(folder: Path, config: ExperimentConfig) -> Point:

@@ -1,12 +1,13 @@
-"""What a config leaves to its model, policy and device, resolved.
+"""What a config leaves to its model, policy and device, resolved from the config and the model's shape alone.
 
-From the config and the model's shape alone; every error names the field, the value and the remedy.
+Every error names the field, the value and the remedy.
 """
 
 from fractions import Fraction
 from typing import Any
 
-from experiments.config import ExperimentConfig
+from experiments.config import CacheSection, ExperimentConfig, HardwareSection, ModelSection, PolicySection
+from experiments.kinds import FleetConfig
 from jpaged.config.declaration import given
 from jpaged.config.engine import CacheConfig, EngineOptions, SchedulerConfig
 from jpaged.core.scheduling.presets import POLICIES, with_policy
@@ -54,6 +55,22 @@ def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheC
     if "max_model_len" not in overrides and config.policy.name == "paged":
         overrides["max_model_len"] = min(model.max_length, num_pages * section.page_size)
     return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
+
+
+def fleet_engine_configs(config: FleetConfig) -> tuple[CacheConfig, SchedulerConfig]:
+    """The same two for the engines of a fleet, all alike."""
+    fleet = config.fleet
+    engine = ExperimentConfig(
+        model=ModelSection(name=config.model),
+        hardware=HardwareSection(device=config.device),
+        policy=PolicySection(
+            max_num_seqs=256,
+            max_num_batched_tokens=fleet.max_num_batched_tokens,
+            chunked_prefill=fleet.chunked_prefill,
+        ),
+        cache=CacheSection(enable_prefix_caching=fleet.enable_prefix_caching),
+    )
+    return engine_configs(engine, preset(config.model))
 
 
 def device_options(config: ExperimentConfig) -> EngineOptions:

@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 
 from experiments.config_file import Experiment, read_experiment
+from experiments.kinds import Summary
 from experiments.launchers import LAUNCHERS
 from experiments.record import is_done
 from experiments.replay import replay
-from experiments.summary import Summary
 from experiments.sweep import PointsFailed, run_points
 from experiments.table import results_table, results_warnings, write_index
 

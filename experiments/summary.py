@@ -1,21 +1,17 @@
 """The numbers of one point by which it is compared with others.
 
-Lives here: `summarize`.
-Promises: times and rates are named and defined as vLLM's bench has them; plain numbers, None where there is nothing to
-measure; nothing of the machine that simulated.
-Must not know: files, sweeps, figures.
+Times and rates are named and defined as vLLM's bench has them; None where there is nothing to measure.
 """
 
 import numpy as np
 
+from experiments.kinds import Summary
 from experiments.point import Point
 
-Summary = dict[str, float | int | str | bool | None]
-
-# A queue grows if its mean over the last quarter of the arrivals is so much above that over the third, and by so
+# A queue grows if its mean over the last quarter of the arrivals is this much above that over the third, and by this
 # much of all requests: 1.1 times the rate that can be served adds 2.3 % of them.
 _GROWTH, _GROWTH_OF_REQUESTS, _LEAST_GROWTH = 1.2, 0.02, 2.0
-# A run that was stopped has kept up if it finished so much of what arrived.
+# A run that was stopped has kept up if it finished this much of what arrived.
 _KEPT_UP = 0.9
 _MEMORY = ("token", "reserved", "internal", "rounding", "free")
 
@@ -23,9 +19,9 @@ _MEMORY = ("token", "reserved", "internal", "rounding", "free")
 def summarize(point: Point) -> Summary:
     """The summary of a point.
 
-    vLLM's names: of finished requests, times in ms, rates a second; `total_output_tokens` counts every sequence of a
+    vLLM's names: of finished requests, times in ms, rates per second; `total_output_tokens` counts every sequence of a
     request, TPOT is (latency - TTFT) / (output - 1), ITL is pooled over tokens, percentiles are linear.
-    `request_goodput`: finished requests a second that keep the limits of `metrics`; None without limits.
+    `request_goodput`: finished requests per second that keep the limits of `metrics`; None without limits.
     `mean_running_...`, `kv_..._share`, `sharing_saved`: means over the steps of the metrics' window (`..._timed`:
     weighted by their durations); shares are of the pool's slots, `kv_waste_share` of those that are held.
     """

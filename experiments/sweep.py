@@ -1,8 +1,6 @@
 """Many points, each run once.
 
-Lives here: `run_points`, and PointsFailed, which it raises when all others have run.
-Promises: a point that has a whole run folder is read back and never rerun, so a sweep that was killed goes on.
-Must not know: what is swept, where points run.
+A point that has a whole run folder is read back and never rerun, so a sweep that was killed goes on.
 """
 
 import os
@@ -11,10 +9,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.config import ExperimentConfig
+from experiments.config import Config
+from experiments.kinds import Summary
 from experiments.launchers import LAUNCHERS, Job
 from experiments.record import is_done, read_summary
-from experiments.summary import Summary
 from jpaged.config.declaration import require_choice, require_int
 
 
@@ -33,7 +31,7 @@ class PointsFailed(Exception):
 
 
 def run_points(
-    configs: Sequence[ExperimentConfig],
+    configs: Sequence[Config],
     root: Path,
     *,
     launcher: str = "local",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.config_file import Experiment
-from experiments.summary import Summary
+from experiments.kinds import Summary
 
 USUAL = (
     "completed",
@@ -22,7 +22,7 @@ USUAL = (
 
 def results_table(experiment: Experiment, summaries: Sequence[Summary | None]) -> str:
     """A line per point: what tells it from the others, then the numbers that the experiment shows."""
-    shown = experiment.show or USUAL
+    shown = experiment.show or experiment.configs[0].results or USUAL
     names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
     rows = [[*(name.rpartition(".")[2] for name in names), *shown]]
     for setting, summary in zip(experiment.settings, summaries, strict=True):
@@ -56,10 +56,10 @@ def results_warnings(experiment: Experiment, summaries: Sequence[Summary | None]
     for config, summary in zip(experiment.configs, summaries, strict=True):
         if summary is None:
             continue
-        count, refused = summary["num_requests"], summary["failed"]
+        count, refused = summary.get("num_requests"), summary.get("failed")
         if refused:
             lines.append(f"point {config.digest()}: {refused} of {count} requests were refused; see its refused.json")
-        if not summary["completed"]:
+        if summary.get("completed") == 0:
             lines.append(f"point {config.digest()}: none of {count} requests finished, so it has no latencies")
     return lines
 

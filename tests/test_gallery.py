@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from experiments import gallery
+from experiments.kinds import WalkthroughConfig
+from experiments.replay import replay
+from experiments.sweep import run_points
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -39,11 +42,20 @@ def test_figure_9_frees_four_blocks_when_candidates_1_and_2_bear_all_four_beams(
     assert "block 0: 4, block 1: 4, block 3: 4, block 6: 2, block 7: 2" in after
 
 
-def test_the_docs_show_what_the_program_prints(capsys: pytest.CaptureFixture[str]):
-    assert gallery.main([]) == 0
-    assert capsys.readouterr().out.rstrip("\n") in (DOCS / "gallery.md").read_text(encoding="utf-8")
+def test_the_docs_show_what_the_runs_leave():
+    texts = [
+        gallery.run(WalkthroughConfig(figure=figure)).files["walkthrough.txt"].decode() for figure in ("fig8", "fig9")
+    ]
+    assert "\n".join(texts).rstrip("\n") in (DOCS / "gallery.md").read_text(encoding="utf-8")
 
 
-def test_an_unknown_figure_is_refused_with_the_names_of_those_there_are(capsys: pytest.CaptureFixture[str]):
-    assert gallery.main(["fig10"]) == 2
-    assert "choose among fig8, fig9" in capsys.readouterr().err
+def test_a_walkthrough_is_a_run_that_can_be_replayed(tmp_path: Path):
+    config = WalkthroughConfig(figure="fig9")
+    run_points([config], tmp_path, progress=False)
+    assert (tmp_path / config.digest() / "walkthrough.txt").exists()
+    assert replay(tmp_path / config.digest()) == []
+
+
+def test_an_unknown_figure_is_refused_with_the_names_of_those_there_are():
+    with pytest.raises(ValueError, match="figure='fig10': choose one of fig8, fig9, page_map"):
+        WalkthroughConfig(figure="fig10")

@@ -6,13 +6,13 @@ Must not know: how lines are drawn.
 """
 
 from experiments.config import ExperimentConfig
+from experiments.kinds import Summary
 from experiments.paper.memory import GB
 from experiments.paper.plans import Plan
 from experiments.paper.published import published
 from experiments.paper.rows import Result, Row
 from experiments.paper.summaries import number
 from experiments.paper.systems import MAX, VLLM, Setting, config_for
-from experiments.summary import Summary
 from models.families import PRESETS
 
 BATCHES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40)

@@ -8,12 +8,12 @@ Must not know: how bars are drawn.
 from dataclasses import replace
 
 from experiments.config import ExperimentConfig
+from experiments.kinds import Summary
 from experiments.paper.plans import Plan
 from experiments.paper.published import published
 from experiments.paper.rows import Result, Row
 from experiments.paper.summaries import number
 from experiments.paper.systems import ALPACA, MAX, MODELS, ORACLE, ORCAS, POW2, VLLM, Setting, config_for
-from experiments.summary import Summary
 from jpaged.sim.capacity import pages_that_fit
 from jpaged.sim.hardware import hardware_named
 from models.families import PRESETS

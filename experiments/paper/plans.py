@@ -8,7 +8,7 @@ Must not know: figures, how a point is run.
 from collections.abc import Callable, Generator, Sequence
 
 from experiments.config import ExperimentConfig
-from experiments.summary import Summary
+from experiments.kinds import Summary
 
 # Asks for the summaries of configs, and is sent them in the same order; returns what it found.
 type Plan[T] = Generator[list[ExperimentConfig], list[Summary], T]

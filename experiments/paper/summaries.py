@@ -5,7 +5,7 @@ Promises: a number, or an error that names what is missing.
 Must not know: figures.
 """
 
-from experiments.summary import Summary
+from experiments.kinds import Summary
 
 
 def number(summary: Summary, key: str) -> float:

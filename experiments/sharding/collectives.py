@@ -1,8 +1,6 @@
 """The collectives of a compiled program, read from its HLO.
 
-Lives here: Collective, collectives_of, whole_program.
-Promises: an asynchronous pair counts once; a combined collective counts once, with the bytes of all its parts.
-Must not know: models, meshes.
+An asynchronous pair counts once; a combined collective counts once, with the bytes of all its parts.
 """
 
 import math
@@ -34,9 +32,10 @@ def collectives_of(hlo: str) -> list[Collective]:
     return [_collective(*found) for found in _INSTRUCTION.findall(hlo)]
 
 
-def count(collectives: list[Collective]) -> dict[str, int]:
-    """How many there are of each kind."""
-    return dict(Counter(collective.kind for collective in collectives))
+def named(collectives: list[Collective]) -> str:
+    """How many there are of each kind, in words."""
+    counts = Counter(collective.kind for collective in collectives)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
 def _collective(result: str, kind: str, start: str) -> Collective:

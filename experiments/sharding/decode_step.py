@@ -1,11 +1,10 @@
 """The decode step of a sharded model, compiled for devices that need not be there.
 
-Lives here: StepFacts and compile_decode_step.
-Promises: the engine's own step function, mesh and layouts; nothing is allocated.
-Must not know: what the facts are for.
+The engine's own step function, mesh and layouts; nothing is allocated.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,14 +118,7 @@ def _placed(mesh: DeviceMesh, leaf: Any, spec: Any) -> jax.ShapeDtypeStruct:
 
 def _bytes_of_a_shard(tree: Any) -> int:
     leaves = jax.tree.leaves(tree)
-    return sum(leaf.dtype.itemsize * _size(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
+    return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
 
 
 @contextlib.contextmanager

@@ -1,33 +1,39 @@
-"""One model on 1, 2, 4, 8 emulated devices, in both styles: `python -m experiments.sharding.emulated_scaling`.
+"""A tiny model on several emulated devices, against the same requests on one.
 
-Lives here: the model, the requests, and the table of what each number of devices answered, exchanged and held.
-Promises: the same requests everywhere; tokens are compared with those of one device. Emulated devices share the cores
-of this machine, so a step's time says what sharding costs there, and nothing about GPUs.
-Must not know: how a step is compiled.
+Emulated devices share the cores of this machine, so a step's time says nothing about GPUs.
 """
 
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from experiments.kinds import EmulatedShardingConfig, Outcome
+from experiments.sharding.collectives import collectives_of, named
 
 MODEL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 4099, "hidden_size": 256, "num_hidden_layers": 4,
     "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 704,
     "max_position_embeddings": 256, "tie_word_embeddings": False, "eos_token_id": 2, "bos_token_id": 1,
 }  # fmt: skip
-GRID = [(1, "shard_map"), *((n, style) for style in ("shard_map", "pjit") for n in (2, 4, 8))]
 ROWS, PROMPT, OUTPUT = 8, 24, 24
 
 
-def point(folder: str, shards: int, style: str) -> dict[str, Any]:
-    """What an engine on so many devices answers, and what a decode step of it exchanges."""
-    from experiments.sharding.collectives import collectives_of, count
+def run(config: EmulatedShardingConfig) -> Outcome:
+    """What an engine on this many devices answers, and what a decode step of it exchanges."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={config.shards}"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(MODEL))
+        alone = _answers(folder, 1, "shard_map")
+        found = alone if config.shards == 1 else _answers(folder, config.shards, config.style)
+    return Outcome({"tokens": found["tokens"], "same_tokens": found["tokens"] == alone["tokens"], **found})
+
+
+def _answers(folder: str, shards: int, style: str) -> dict[str, Any]:
     from jpaged import LLM, SamplingParams
 
     llm = LLM(
@@ -45,42 +51,10 @@ def point(folder: str, shards: int, style: str) -> dict[str, Any]:
     (decode,) = (text for name, text in texts.items() if name.startswith(f"decode[T={ROWS},"))
     found = collectives_of(decode)
     return {
-        "shards": shards, "style": style, "tokens": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:12],
-        "collectives": count(found), "bytes": sum(c.num_bytes for c in found),
-        "pool_bytes_a_device": llm.runner.kv_pages.nbytes // max(shards, 1),
-        "preemptions": stats["num_preemptions_recompute"], "ms_a_step": 1e3 * seconds / (stats["num_steps"] - steps),
-    }  # fmt: skip
-
-
-def main() -> None:
-    """Run the grid, a process a point, and print a Markdown table; exit 1 if any answered other tokens."""
-    points = []
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(MODEL))
-        for shards, style in GRID:
-            env = os.environ | {
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": f"--xla_force_host_platform_device_count={shards}",
-            }
-            command = [sys.executable, "-m", "experiments.sharding.emulated_scaling", folder, str(shards), style]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(done.stderr)
-            points.append(json.loads(done.stdout.splitlines()[-1]))
-    print("| devices | style | tokens | collectives | KB a step | pool KB a device | preemptions | ms a step |")
-    print("|---|---|---|---|---|---|---|---|")
-    for p in points:
-        same = "same" if p["tokens"] == points[0]["tokens"] else "OTHER"
-        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(p["collectives"].items())) or "none"
-        print(
-            f"| {p['shards']} | {p['style']} | {same} | {kinds} | {p['bytes'] / 1e3:.1f} | "
-            f"{p['pool_bytes_a_device'] / 1e3:.0f} | {p['preemptions']} | {p['ms_a_step']:.1f} |"
-        )
-    sys.exit(any(p["tokens"] != points[0]["tokens"] for p in points))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        print(json.dumps(point(sys.argv[1], int(sys.argv[2]), sys.argv[3])))
-    else:
-        main()
+        "tokens": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:12],
+        "collectives": named(found),
+        "bytes_per_step": sum(c.num_bytes for c in found),
+        "pool_bytes_per_device": llm.runner.kv_pages.nbytes // shards,
+        "preemptions": stats["num_preemptions_recompute"],
+        "ms_per_step": 1e3 * seconds / (stats["num_steps"] - steps),
+    }

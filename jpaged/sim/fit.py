@@ -107,9 +107,10 @@ def _fit(terms: Mapping[str, str | None], data: Mapping[str, Array], times: Arra
     matrix = facts * weights[:, None]
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0.0] = 1.0
-    from scipy.optimize import nnls
+    from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
-    solution = nnls(matrix / scale, times * weights)[0] / scale
+    nnls: Any = optimize.nnls  # pyright: ignore[reportUnknownMemberType]
+    solution: Array = nnls(matrix / scale, times * weights)[0] / scale
     # Six digits: what is left of the order in which sums were taken falls away.
     rounded = np.array([float(f"{value:.6g}") for value in solution])
     return dict(zip(terms, rounded.tolist(), strict=True)), facts @ rounded

@@ -164,7 +164,7 @@ def test_an_override_of_a_field_leaves_the_sections_of_a_sweep_alone(tmp_path: P
         (8, 300, 1),
         (16, 300, 0),
     ]
-    assert [setting["cache"] for setting in read.settings] == [{"page_size": 8}, {"page_size": 8}, {"page_size": 16}]
+    assert [setting["cache.page_size"] for setting in read.settings] == [8, 8, 16]
 
 
 def test_fields_that_are_swept_in_different_settings_of_a_list_do_not_contradict(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_the_question_is_no_part_of_the_digest_and_everything_else_is() -> None:
 
 def test_a_quantised_pool_has_more_pages_beside_weights_of_the_same_size() -> None:
     """A page of 128-wide heads takes 132 bytes a head and token in int8, scales included, and 256 in float16."""
-    from experiments.point import engine_configs, preset
+    from experiments.resolve import engine_configs, preset
 
     model = preset("llama-3-8b")
     pages: dict[str, int] = {}

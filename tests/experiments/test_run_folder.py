@@ -13,8 +13,9 @@ from experiments.config import CacheSection, DecodingSection, ExecutorSection, E
 from experiments.config_file import read_experiment
 from experiments.launchers import Job, attempt
 from experiments.point import REQUEST_COLUMNS, run_point
-from experiments.record import FACT_FILES, TIME_FILES, is_done, read_summary
+from experiments.record import is_done, read_summary
 from experiments.replay import read_config, replay
+from experiments.serving import FACT_FILES, TIME_FILES
 from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.sim.step_log import LOG_COLUMNS
 from jpaged.workloads import WorkloadSpec

@@ -17,8 +17,9 @@ from experiments.config import (
 from experiments.device_point import StepClock, follow, run_device_point
 from experiments.launchers import Job, attempt
 from experiments.point import Point
-from experiments.record import is_done, step_log
+from experiments.record import is_done
 from experiments.replay import replay
+from experiments.serving import step_log
 from jpaged.workloads import WorkloadSpec
 
 POLICIES = ("paged", "vllm-2023", "orca-oracle", "orca-pow2", "orca-max", "static")

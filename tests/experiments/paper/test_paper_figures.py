@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.config import ExperimentConfig
+from experiments.kinds import Summary
 from experiments.paper import memory, pages
 from experiments.paper.__main__ import main
 from experiments.paper.figures import FIGURES, plans_of
@@ -16,7 +17,7 @@ from experiments.paper.report import counted, markdown, write_report
 from experiments.paper.rows import CALIBRATED, PASS, Result
 from experiments.paper.systems import FT, VLLM, config_for
 from experiments.point import run_point
-from experiments.summary import Summary, summarize
+from experiments.summary import summarize
 
 
 def run(configs: list[ExperimentConfig]) -> list[Summary]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from experiments.config import ExperimentConfig
+from experiments.kinds import Summary
 from experiments.paper.knees import MOST_RATES, bracket, curve, knee, next_rate
 from experiments.paper.plans import run_plan, together
 from experiments.paper.systems import VLLM, Setting, config_for
-from experiments.summary import Summary
 
 
 def queue(rate: float) -> float:
