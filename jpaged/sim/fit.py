@@ -5,6 +5,7 @@ Coefficients are non-negative and minimise the squared relative error; the same 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +110,7 @@ def _fit(terms: Mapping[str, str | None], data: Mapping[str, Array], times: Arra
     scale[scale == 0.0] = 1.0
     from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
-    nnls: Any = optimize.nnls  # pyright: ignore[reportUnknownMemberType]
-    solution: Array = nnls(matrix / scale, times * weights)[0] / scale
+    solution: Array = cast(Any, optimize).nnls(matrix / scale, times * weights)[0] / scale
     # Six digits: what is left of the order in which sums were taken falls away.
     rounded = np.array([float(f"{value:.6g}") for value in solution])
     return dict(zip(terms, rounded.tolist(), strict=True)), facts @ rounded
