@@ -1,20 +1,16 @@
-"""`jpaged bench kernels`: the kernels alone.
+"""`jpaged bench kernels`: the kernels alone. Text as it comes by default, one JSON document with --json.
 
-Lives here: its flags, and how results are shown.
-Promises: text as it comes by default, one JSON document with --json; what cannot be measured is said before the run.
-Must not know: how anything is measured.
+What cannot be measured is said before the run.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jpaged.cli.bench_output import check_at_least
+from jpaged.cli.bench_output import check_at_least, check_writable
 from jpaged.cli.options import print_json
-from jpaged.config.engine import DTYPES, KV_CACHE_DTYPES, require_choice
 
 _STDOUT = "-"
 _SWEEP = ("page_sizes", "batches", "contexts", "heads")
@@ -23,15 +19,15 @@ _SWEEP = ("page_sizes", "batches", "contexts", "heads")
 @click.command()
 @click.option("--preset", type=click.Choice(["fig18a"]), default=None, help="The points of the paper's Fig. 18a.")
 @click.option("--operations", default="decode", show_default=True, help="decode, ragged, write, copy: a list.")
-@click.option("--page-sizes", default="8,16,32", show_default=True, help="Tokens a page: a list.")
+@click.option("--page-sizes", default="8,16,32", show_default=True, help="Tokens per page: a list.")
 @click.option("--batches", default="8,32", show_default=True, help="Rows: a list.")
-@click.option("--contexts", default="256,1024", show_default=True, help="Tokens a row: a list.")
+@click.option("--contexts", default="256,1024", show_default=True, help="Tokens per row: a list.")
 @click.option("--heads", default="9x3x64", show_default=True, help="Query heads x kv heads x head_dim: a list.")
 @click.option("--dtypes", default=None, help="Of queries: a list; default: float32 on a CPU, bfloat16 on a GPU.")
 @click.option("--kv-dtypes", default="auto", show_default=True, help="Of pages, such as auto,int8: a list.")
 @click.option("--table-tokens", type=int, default=None, help="Room of a row's block table; default: the context.")
-@click.option("--queries", type=int, default=128, show_default=True, help="Newest tokens a row that ragged asks for.")
-@click.option("--layers", type=int, default=None, help="Calls in a program, a layer each; default: 1, 8 on a GPU.")
+@click.option("--queries", type=int, default=128, show_default=True, help="Newest tokens per row that ragged asks for.")
+@click.option("--layers", type=int, default=None, help="Calls in a program, one per layer; default: 1, 8 on a GPU.")
 @click.option("--implementations", default=None, help="A list; default: all that the platform has.")
 @click.option("--repeats", type=int, default=11, show_default=True, help="Samples of each way, taken in turns.")
 @click.option("--json", "json_target", is_flag=False, flag_value=_STDOUT, default=None, metavar="[FILE]",
@@ -44,7 +40,8 @@ def kernels(json_target: str | None, output: Path | None, preset: str | None, **
     from jpaged.bench.kernels_report import check_folder, paper_table, table_text, write_folder
 
     check_at_least("repeats", options["repeats"], 3)
-    _check_target(json_target)
+    target = None if json_target in (None, _STDOUT) else Path(json_target)
+    check_writable(target, "--json")
     names = _implementations(options["implementations"])
     points = _points(preset, options)
     for point in points:
@@ -60,8 +57,8 @@ def kernels(json_target: str | None, output: Path | None, preset: str | None, **
         shown += 1
 
     result = bench_kernels(points, implementations=names, repeats=options["repeats"], on_point=on_point)
-    if json_target is not None and not quiet:
-        Path(json_target).write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    if target is not None:
+        target.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     if output is not None:
         write_folder(result, output)
     if quiet:
@@ -77,14 +74,6 @@ def _fail_if_broken(rows: list[dict[str, Any]]) -> None:
     if broken:
         first = broken[0]
         raise click.ClickException(f"{len(broken)} measurements failed, the first {first['variant']}: {first['error']}")
-
-
-def _check_target(target: str | None) -> None:
-    if target is None or target == _STDOUT:
-        return
-    path = Path(target)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"--json {path}: no file can be written there; check the path")
 
 
 def _implementations(text: str | None) -> list[str] | None:
@@ -105,21 +94,15 @@ def _points(preset: str | None, options: dict[str, Any]) -> list[Any]:
     import jax
 
     from jpaged.bench.kernels import fig18a_points
-    from jpaged.bench.kernels_points import OPERATIONS, parse_heads, parse_integers, points_of
+    from jpaged.bench.kernels_points import parse_heads, parse_integers, points_of
 
     on_gpu = jax.default_backend() != "cpu"
     layers = options["layers"] if options["layers"] is not None else (8 if on_gpu else 1)
     dtypes = _words(options["dtypes"] or ("bfloat16" if on_gpu else "float32"))
-    for dtype in dtypes:
-        require_choice("dtypes", dtype, DTYPES)
     if preset is not None:
         _refuse_sweep(preset)
         return [point for dtype in dtypes for point in fig18a_points(dtype, layers)]
     kv_dtypes, operations = _words(options["kv_dtypes"]), _words(options["operations"])
-    for dtype in kv_dtypes:
-        require_choice("kv_dtypes", dtype, KV_CACHE_DTYPES)
-    for operation in operations:
-        require_choice("operations", operation, OPERATIONS)
     sizes = {name: parse_integers(name, options[name]) for name in _SWEEP[:3]}
     shapes = [parse_heads(text) for text in _words(options["heads"])]
     check_at_least("queries", options["queries"], 1)

@@ -26,12 +26,12 @@ def check_at_least(name: str, value: int | None, low: int) -> None:
         raise ValueError(f"{name}={value}: must be at least {low}")
 
 
-def check_writable(output_json: Path | None) -> None:
+def check_writable(path: Path | None, flag: str = "--output-json") -> None:
     """Raise ValueError now, not after a long run, if the results cannot be written."""
-    if output_json is None:
+    if path is None:
         return
-    if output_json.is_dir() or not os.access(output_json if output_json.exists() else output_json.parent, os.W_OK):
-        raise ValueError(f"--output-json {output_json}: no file can be written there; check the path")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{flag} {path}: no file can be written there; check the path")
 
 
 def setup(llm: Any) -> dict[str, Any]:
