@@ -77,8 +77,9 @@ def attend_tokens(
         token = first + i * block + jnp.arange(block)
         inside = token < end
         page = plgpu.load(refs.block_tables.at[row, token // page_size], mask=inside, other=0)
-        place = (layer, page[:, None], (token % page_size)[:, None], kv_head, dim[None, :])
-        k_scale, v_scale = (_load_scales(scale, (layer, page, token % page_size, kv_head), inside) for scale in kv[2:])
+        offset = token % page_size
+        place = (layer, page[:, None], offset[:, None], kv_head, dim[None, :])
+        k_scale, v_scale = (_load_scales(scale, (layer, page, offset, kv_head), inside) for scale in kv[2:])
         loaded = inside[:, None] & (dim < head_dim)[None, :]
         keys = _load_as(multiplying, kv.k, place, loaded)
         product = plgpu.dot(query.astype(multiplying), keys.T, precision=precision_of(multiplying))

@@ -1,12 +1,11 @@
 """The kernels alone: time, bytes, and the share of what a copy of as many bytes reaches in the same run.
 
-Lives here: `bench_kernels`, which measures points, and the points of the paper's Fig. 18a.
-Promises: ways that are compared are timed in turns and give the same output; a way that fails loses nothing but itself.
-Must not know: flags, files, plots.
+Ways that are compared are timed in turns and give the same output; a way that fails loses nothing but itself.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
 from jpaged.bench.kernels_timing import Timing, alternate
 from jpaged.bench.kernels_variants import CONTIGUOUS, COPY, GATHER, Run, variants_of
 from pallas_kernels import beside_attention, resolve
+from pallas_kernels.numerics import LARGEST_DIFFERENCE
 from pallas_kernels.tuning import entry_for
 
 IMPLEMENTATIONS = {"cpu": ("xla",), "gpu": ("triton", "mosaic_gpu", "xla")}
@@ -29,8 +29,12 @@ FIG18A: dict[tuple[int, int], tuple[float, float]] = {
 }  # fmt: skip
 """Microseconds of vLLM's kernel and of FasterTransformer's by batch and context, read off the figure (an A100)."""
 
-_KERNELS = {"decode": "paged_attention", "ragged": "ragged_paged_attention", "write": "write_kv", "copy": "copy_pages"}
-_ALLOWED = {"float32": 2e-5, "bfloat16": 4e-2, "float16": 5e-3}
+OPERATION_OF = {
+    "decode": "paged_attention",
+    "ragged": "ragged_paged_attention",
+    "write": "write_kv",
+    "copy": "copy_pages",
+}
 
 
 def fig18a_points(dtype: str, layers: int = 1) -> list[Point]:
@@ -50,7 +54,7 @@ def facts() -> dict[str, Any]:
     return {
         "device": f"{device.platform}: {device.device_kind}",
         "jax": jax.__version__,
-        "implementations": {operation: resolve(operation) for operation in _KERNELS.values()},
+        "implementations": {operation: resolve(operation) for operation in OPERATION_OF.values()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -60,8 +64,6 @@ def bench_kernels(
     *,
     implementations: Sequence[str] | None = None,
     repeats: int = 11,
-    interpret: bool = False,
-    budget: float = 30.0,
     on_point: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
 ) -> dict[str, Any]:
     """Where it was run, and a row for each point and way of doing it. Raises ValueError.
@@ -69,12 +71,12 @@ def bench_kernels(
     A row has `seconds` (of one layer's call, the median), `seconds_low` and `_high` (10th and 90th percentile),
     `bytes`, `gb_per_second`, `copy_gb_per_second` (a copy that moves as many bytes, same run and dtype) and
     `share_of_copy`. A way that cannot do a point, or fails, has `error` in their place. `on_point` gets the rows of a
-    point as they come. `budget`: seconds of timing a point at most.
+    point as they come.
     """
     names = IMPLEMENTATIONS["cpu" if jax.default_backend() == "cpu" else "gpu"]
     rows: list[dict[str, Any]] = []
     for point in points:
-        found = measure_point(point, implementations or names, repeats=repeats, interpret=interpret, budget=budget)
+        found = measure_point(point, implementations or names, repeats=repeats)
         on_point(found)
         rows += found
     return facts() | {"rows": rows}
@@ -87,26 +89,17 @@ def measure_point(
     repeats: int = 11,
     interpret: bool = False,
     budget: float = 30.0,
-    tuning: Any = None,
 ) -> list[dict[str, Any]]:
-    """The rows of one point, a way each; see `bench_kernels`."""
+    """The rows of one point, a way each; see `bench_kernels`. `budget`: seconds of timing at most."""
     arrays = arrays_of(point)
-    runs: dict[str, Run] = {}
-    errors: dict[str, str] = {}
-    for name, ready in variants_of(point, arrays, implementations, interpret=interpret, tuning=tuning).items():
-        try:
-            run = ready()
-            jax.block_until_ready(run())
-            runs[name] = run
-        except Exception as error:
-            errors[name] = f"{type(error).__name__}: {str(error)[:400]}"
-    differences = _differences(point, runs)
-    for name, difference in differences.items():
-        if not difference <= _ALLOWED[point.dtype] * _slack(point):
-            errors[name] = f"AssertionError: its output is {difference:.2g} off the gathered one"
-            del runs[name]
-    timings = alternate(runs, repeats=repeats, budget=budget)
-    rows = [_row(point, arrays, name, timings[name], timings.get(COPY)) for name in runs]
+    ways = variants_of(point, arrays, implementations, interpret=interpret)
+    # Values of a quantised pool are used as they are by kernels, and rounded to the queries' dtype by what gathers.
+    slack = 1.0 if point.kv_dtype in ("auto", point.dtype) else 20.0
+    alike = [name for name in ways if name != COPY] if point.operation in ("decode", "ragged") else []
+    timings, differences, errors = try_ways(
+        ways, GATHER, alike, slack * LARGEST_DIFFERENCE[point.dtype], repeats=repeats, budget=budget
+    )
+    rows = [_row(point, arrays, name, timing, timings.get(COPY)) for name, timing in timings.items()]
     for row in rows:
         row["difference"] = differences.get(row["variant"])
     rows += [_about(point, arrays, name) | {"error": error} for name, error in errors.items()]
@@ -114,33 +107,38 @@ def measure_point(
     return rows
 
 
-def _slack(point: Point) -> float:
-    # Values of a quantised pool are used as they are by kernels, and rounded to the queries' dtype by what gathers.
-    return 1.0 if point.kv_dtype in ("auto", point.dtype) else 20.0
+def try_ways(
+    ways: Mapping[str, Callable[[], Run]], first: str, alike: Sequence[str], allowed: float, **timing: Any
+) -> tuple[dict[str, Timing], dict[str, float], dict[str, str]]:
+    """The time of each way that runs, its largest difference from `first`, and what is wrong with the others, by name.
 
-
-def _differences(point: Point, runs: dict[str, Run]) -> dict[str, float]:
-    """The largest difference of each way of attention from gathering everything."""
-    if point.operation not in ("decode", "ragged") or GATHER not in runs:
-        return {}
-    right = runs[GATHER]().astype(jnp.float32)
-    names = [name for name in runs if name not in (COPY, GATHER)]
-    return {name: float(jnp.abs(runs[name]().astype(jnp.float32) - right).max()) for name in names}
+    Those called `alike` must give what `first` gives, if that runs; `timing` goes to `alternate`.
+    """
+    runs: dict[str, Run] = {}
+    errors: dict[str, str] = {}
+    differences: dict[str, float] = {}
+    for name, ready in ways.items():
+        try:
+            run = ready()
+            jax.block_until_ready(run())
+            runs[name] = run
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {str(error)[:400]}"
+    right = runs[first]().astype(jnp.float32) if first in runs and alike else None
+    for name in [name for name in alike if name in runs and name != first and right is not None]:
+        differences[name] = float(jnp.abs(runs[name]().astype(jnp.float32) - right).max())
+        if not differences[name] <= allowed:
+            errors[name] = f"AssertionError: its output is {differences[name]:.2g} off that of {first}"
+            del runs[name]
+    return alternate(runs, **timing), differences, errors
 
 
 def _about(point: Point, arrays: Arrays, variant: str) -> dict[str, Any]:
-    about: dict[str, Any] = {
-        "operation": point.operation,
+    about: dict[str, Any] = asdict(point) | {
         "variant": variant,
-        "page_size": point.page_size,
-        "batch": point.batch,
-        "context": point.context,
-        "queries": point.queries,
         "table_tokens": point.table_width * point.page_size,
         "heads": str(point.heads),
-        "dtype": point.dtype,
         "kv_dtype": point.pool_dtype.name,
-        "layers": point.layers,
     }
     if variant in ("triton", "mosaic_gpu", "xla", "reference"):
         about["implementation"] = beside_attention(variant) if point.operation in ("write", "copy") else variant
@@ -152,7 +150,7 @@ def _tuning(point: Point, arrays: Arrays, implementation: str) -> str | None:
     """Where the sizes of an attention kernel come from: "measured", or None for its own rules."""
     if point.operation not in ("decode", "ragged"):
         return None
-    entry = entry_for(_KERNELS[point.operation], implementation, arrays.q, arrays.kv)
+    entry = entry_for(OPERATION_OF[point.operation], implementation, arrays.q, arrays.kv)
     return None if entry is None else "measured"
 
 

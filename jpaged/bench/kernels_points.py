@@ -1,8 +1,6 @@
-"""The points of a kernel benchmark: which shapes, which bytes.
+"""The points of a kernel benchmark: which shapes, which bytes, and their arrays.
 
-Lives here: HeadShape, Point, how lists of them are read from text, and the arrays of a point.
-Promises: `bytes_moved` is what an operation cannot do without; page tables are permuted; a seed decides everything.
-Must not know: implementations, clocks.
+`bytes_moved` is what an operation cannot do without. Page tables are permuted, and a seed decides everything.
 """
 
 from collections.abc import Sequence
@@ -47,8 +45,8 @@ class HeadShape:
 class Point:
     """One shape of one operation; `layers` calls, each on its own layer, make one program.
 
-    `context`: tokens a row. `table_tokens`: how many a row's block table has room for (None: the context).
-    `queries`: newest tokens a row that a ragged call asks for. A write is one token a row, a copy one page a row.
+    `context`: tokens per row. `table_tokens`: how many a row's block table has room for (None: the context).
+    `queries`: newest tokens per row that a ragged call asks for. A write is one token per row, a copy one page per row.
     """
 
     operation: Operation
@@ -86,7 +84,7 @@ class Point:
 
     @property
     def pages_a_row(self) -> int:
-        """Pages that a row's context takes."""
+        """Pages that a row's context needs."""
         return -(-self.context // self.page_size)
 
     @property
@@ -154,7 +152,7 @@ def parse_integers(name: str, text: str) -> list[int]:
 
 
 class Arrays(NamedTuple):
-    """What the operations of a point take. Lengths and tables are the same in every layer."""
+    """What the operations of a point are given. Lengths and tables are the same in every layer."""
 
     q: jax.Array
     kv: KVPages
@@ -194,18 +192,12 @@ def _filled(point: Point, num_pages: int, seed: int) -> KVPages:
     @jax.jit
     def fill(block: jax.Array) -> KVPages:
         rows = jnp.arange(num_pages * point.page_size) % tokens
-        if not is_quantised(dtype):
-            parts = [part.astype(dtype) for part in block]
-        else:
-            pairs = [quantise(part, dtype) for part in block]
-            parts = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        k, v = (quantise(part, dtype) if is_quantised(dtype) else (part.astype(dtype), None) for part in block)
 
         def spread(part: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-            layer = jnp.take(part, rows, axis=0).reshape(like.shape[1:])
-            return jnp.broadcast_to(layer, like.shape)
+            return jnp.broadcast_to(jnp.take(part, rows, axis=0).reshape(like.shape[1:]), like.shape)
 
-        likes = [like for like in empty if like is not None]
-        return KVPages(*(spread(part, like) for part, like in zip(parts, likes, strict=True)))
+        return jax.tree.map(spread, KVPages(k[0], v[0], k[1], v[1]), empty)
 
     return fill(jnp.asarray(block))
 

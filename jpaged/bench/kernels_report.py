@@ -1,8 +1,6 @@
 """What a kernel benchmark leaves behind: a table for people, a CSV, a plot.
 
-Lives here: table_text, markdown, write_folder.
-Promises: a number is shown once measured, never filled in; the paper's points are drawn beside ours and named so.
-Must not know: how anything was measured.
+A number is shown once measured, never filled in. The paper's points are plotted beside ours and named so.
 """
 
 import csv
@@ -24,7 +22,7 @@ def check_folder(path: Path | None) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError("--output draws with matplotlib: pip install 'jpaged[plots]', or use --json FILE") from None
+        raise ValueError("--output plots with matplotlib: pip install 'jpaged[plots]', or use --json FILE") from None
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,11 +91,11 @@ def write_folder(result: dict[str, Any], folder: Path) -> list[Path]:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
-    _draw(timed, where, paths[2])
+    _plot(timed, where, paths[2])
     return paths
 
 
-def _draw(rows: Sequence[dict[str, Any]], where: str, path: Path) -> None:
+def _plot(rows: Sequence[dict[str, Any]], where: str, path: Path) -> None:
     """Time and bandwidth against page size; against context where there is one page size and several contexts."""
     from matplotlib.figure import Figure
 
@@ -110,17 +108,17 @@ def _draw(rows: Sequence[dict[str, Any]], where: str, path: Path) -> None:
     figure = Figure(figsize=(11, 3.2 * len(groups)), layout="constrained")
     panels = figure.subplots(len(groups), 2, squeeze=False)
     for (times, rates), (group, members) in zip(panels, groups.items(), strict=True):
-        _draw_group(times, rates, axis, members)
+        _plot_group(times, rates, axis, members)
         described = dict(zip(rest, group, strict=True))
         if axis == "context" and described["heads"] == str(FIG18A_HEADS) and described["operation"] == "decode":
-            _draw_paper(times, described["batch"])
+            _plot_paper(times, described["batch"])
         times.set_title(", ".join(f"{name} {value}" for name, value in described.items()), fontsize=7)
         times.legend(fontsize=7)
     figure.suptitle(where, fontsize=8)
     figure.savefig(path, dpi=120)
 
 
-def _draw_group(times: Any, rates: Any, axis: str, members: Sequence[dict[str, Any]]) -> None:
+def _plot_group(times: Any, rates: Any, axis: str, members: Sequence[dict[str, Any]]) -> None:
     for i, variant in enumerate(dict.fromkeys(row["variant"] for row in members)):
         own = sorted((row for row in members if row["variant"] == variant), key=lambda row: row[axis])
         x, y = [row[axis] for row in own], [1e6 * row["seconds"] for row in own]
@@ -128,14 +126,14 @@ def _draw_group(times: Any, rates: Any, axis: str, members: Sequence[dict[str, A
                   [1e6 * (row["seconds_high"] - row["seconds"]) for row in own]]  # fmt: skip
         times.errorbar(x, y, spread, label=variant, marker=_MARKS[i % len(_MARKS)], capsize=2, linewidth=1)
         rates.plot(x, [row["gb_per_second"] for row in own], marker=_MARKS[i % len(_MARKS)], linewidth=1)
-    for axes, what in ((times, "us a call"), (rates, "GB/s")):
+    for axes, what in ((times, "us per call"), (rates, "GB/s")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xlabel(axis.replace("_", " "))
         axes.set_ylabel(what)
 
 
-def _draw_paper(axes: Any, batch: int) -> None:
+def _plot_paper(axes: Any, batch: int) -> None:
     contexts = sorted(context for size, context in FIG18A if size == batch)
     for i, name in enumerate(("the paper's vLLM (A100)", "the paper's FasterTransformer (A100)")):
         values = [FIG18A[batch, context][i] for context in contexts]

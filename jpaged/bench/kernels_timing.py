@@ -1,8 +1,6 @@
-"""How kernels are timed.
+"""How kernels are timed: several ways of doing the same in turns, so that what disturbs one disturbs all.
 
-Lives here: Timing, and `alternate`, which times several ways of doing the same in turns.
-Promises: every way is compiled and run before the clock starts; what disturbs the machine disturbs all of them.
-Must not know: what is timed.
+Every way is compiled and run before the clock starts.
 """
 
 import time
@@ -16,7 +14,7 @@ import jax
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds a call: the median of `repeats`, and the tenth and ninetieth percentile."""
+    """Seconds per call: the median of `repeats`, and the tenth and ninetieth percentile."""
 
     seconds: float
     low: float

@@ -1,8 +1,6 @@
 """The ways of doing one operation that a kernel benchmark compares.
 
-Lives here: `variants_of`: every implementation, gathering whole tables, a cache without pages, and a plain copy.
-Promises: the ways of attention give the same output, which is checked before anything is timed; none recompiles.
-Must not know: clocks, what is printed.
+The ways of attention give the same output, which is checked before anything is timed; none recompiles.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +16,13 @@ from pallas_kernels import (
     KVPages,
     beside_attention,
     copy_pages,
-    online_softmax,
     paged_attention,
     ragged_paged_attention,
     write_kv,
 )
 from pallas_kernels.numerics import dot
 from pallas_kernels.paged_attention import xla as decode_xla
+from pallas_kernels.scores import AttentionCall, ScoreRule
 
 Run = Callable[[], Any]
 COPY, GATHER = "copy", "gather"
@@ -33,7 +31,7 @@ CONTIGUOUS = ("contiguous", "contiguous, chunks", "contiguous, cuDNN")
 
 
 def variants_of(
-    point: Point, arrays: Arrays, implementations: Sequence[str], *, interpret: bool = False, tuning: Any = None
+    point: Point, arrays: Arrays, implementations: Sequence[str], *, interpret: bool = False
 ) -> dict[str, Callable[[], Run]]:
     """How each way of doing a point is made ready, by name; a Run does the point's layers once.
 
@@ -45,37 +43,42 @@ def variants_of(
         if point.operation in ("write", "copy"):
             made[name] = _moves(point, arrays, how)
         else:
-            made[name] = _paged(point, arrays, how | {"tuning": tuning})
+            made[name] = lambda how=how: _compiled(paged(point, **how), arrays)
     if point.operation == "decode":
         made |= _decode_baselines(point, arrays)
     if point.operation == "ragged":
-        made[GATHER] = lambda: _chained(_gathered_ragged, arrays, point.layers)
-    made[COPY] = lambda: _copy(point)
+        made[GATHER] = lambda: _compiled(_chained(_gathered_ragged, point.layers), arrays)
+    made[COPY] = lambda: copy_run(point.layers * point.bytes_moved, point.pool_dtype)
     return made
 
 
-def _chained(step: Callable[..., Array], arrays: Any, layers: int) -> Run:
-    """One program that calls `step` once a layer, the queries of each the output of the one before, as in a model."""
+def paged(point: Point, **how: Any) -> Callable[[Arrays], Array]:
+    """The layers of a point's attention as one function; `how` goes to each call of the operation."""
 
-    @jax.jit
-    def program(arrays: Any) -> Array:
-        q = arrays.q
-        for layer in range(layers):
-            q = step(q, arrays, layer)
-        return q
-
-    compiled = program.lower(arrays).compile()
-    return lambda: compiled(arrays)
-
-
-def _paged(point: Point, arrays: Arrays, how: dict[str, Any]) -> Callable[[], Run]:
     def decode(q: Array, a: Arrays, layer: int) -> Array:
         return paged_attention(q, a.kv, a.block_tables, a.context_lens, layer=layer, **how)
 
     def ragged(q: Array, a: Arrays, layer: int) -> Array:
         return ragged_paged_attention(q, a.kv, a.block_tables, a.context_lens, a.query_starts, layer=layer, **how)
 
-    return lambda: _chained(decode if point.operation == "decode" else ragged, arrays, point.layers)
+    return _chained(decode if point.operation == "decode" else ragged, point.layers)
+
+
+def _chained(step: Callable[..., Array], layers: int) -> Callable[[Any], Array]:
+    """`step` once per layer, the queries of each the output of the one before, as in a model."""
+
+    def program(arrays: Any) -> Array:
+        q = arrays.q
+        for layer in range(layers):
+            q = step(q, arrays, layer)
+        return q
+
+    return program
+
+
+def _compiled(program: Callable[[Any], Array], arrays: Any) -> Run:
+    compiled = jax.jit(program).lower(arrays).compile()
+    return lambda: compiled(arrays)
 
 
 def _moves(point: Point, arrays: Arrays, how: dict[str, Any]) -> Callable[[], Run]:
@@ -137,23 +140,23 @@ def _decode_baselines(point: Point, arrays: Arrays) -> dict[str, Callable[[], Ru
             flat.append(_flattened(point, arrays))
         return flat[0]
 
-    made: dict[str, Callable[[], Run]] = {
-        GATHER: lambda: _chained(_gathered_decode, arrays, point.layers),
-        CONTIGUOUS[0]: lambda: _chained(_whole_decode, once(), point.layers),
-        CONTIGUOUS[1]: lambda: _chained(_chunked_decode, once(), point.layers),
-    }
+    baselines = {CONTIGUOUS[0]: _whole_decode, CONTIGUOUS[1]: _chunked_decode}
     if jax.default_backend() == "gpu" and point.dtype != "float32":
-        made[CONTIGUOUS[2]] = lambda: _chained(_cudnn_decode, once(), point.layers)
-    return made
+        baselines[CONTIGUOUS[2]] = _cudnn_decode
+    return {GATHER: lambda: _compiled(_chained(_gathered_decode, point.layers), arrays)} | {
+        name: lambda step=step: _compiled(_chained(step, point.layers), once()) for name, step in baselines.items()
+    }
 
 
 def _flattened(point: Point, arrays: Arrays) -> _Flat:
-    """The same tokens as a cache without pages."""
+    """The same tokens as a cache without pages, with room for whole chunks."""
+    chunk = min(decode_xla.CHUNK_TOKENS, point.context)
+    padding = ((0, 0), (0, 0), (0, -point.context % chunk), (0, 0), (0, 0))
 
     @jax.jit
     def flatten(arrays: Arrays) -> _Flat:
         layers = [_gathered(arrays, layer, point.dtype) for layer in range(point.layers)]
-        k, v = (jnp.stack([layer[i][:, : point.context] for layer in layers]) for i in (0, 1))
+        k, v = (jnp.pad(jnp.stack([layer[i][:, : point.context] for layer in layers]), padding) for i in (0, 1))
         return _Flat(arrays.q, k, v, arrays.context_lens)
 
     return flatten(arrays)
@@ -203,53 +206,28 @@ def _cudnn_decode(q: Array, a: _Flat, layer: int) -> Array:
 
 def _chunked_decode(q: Array, a: _Flat, layer: int) -> Array:
     """The loop over chunks that `xla` does, with slices in place of gathers: what it would do without pages."""
-    num_rows = q.shape[0]
-    rows = min(decode_xla.rows_together(q, KVPages(a.k, a.v), decode_xla.CHUNK_TOKENS), num_rows)
+    num_rows, _, head_dim = q.shape
+    length, num_kv_heads = a.k.shape[2:4]
+    kv, chunk = KVPages(a.k, a.v), min(decode_xla.CHUNK_TOKENS, length)
+    rows = min(decode_xla.rows_together(q, kv, decode_xla.CHUNK_TOKENS), num_rows)
 
     def attend(first_row: Array) -> Array:
-        return _attend_rows(lax.dynamic_slice_in_dim(q, first_row, rows), a, layer, first_row)
+        def read(call: AttentionCall, position: Array, visible: Array) -> KVPages:
+            place, shape = (layer, first_row, position[0], 0, 0), (1, rows, chunk, num_kv_heads, head_dim)
+            return KVPages(*(lax.dynamic_slice(x, place, shape).reshape(rows, chunk, -1) for x in (a.k, a.v)))
+
+        own_q, own_lens = (lax.dynamic_slice_in_dim(x, first_row, rows) for x in (q, a.context_lens))
+        call = AttentionCall(own_q, kv, None, own_lens, None, layer, ScoreRule(head_dim**-0.5), None)  # pyright: ignore[reportArgumentType]
+        return decode_xla.attend_in_chunks(call, chunk, read)
 
     firsts = jnp.minimum(jnp.arange(0, num_rows, rows), num_rows - rows)
     out = lax.map(attend, firsts)
     return jnp.zeros_like(q).at[firsts[:, None] + jnp.arange(rows)].set(out)
 
 
-def _attend_rows(q: Array, a: _Flat, layer: int, first_row: Array) -> Array:
-    rows, _, head_dim = q.shape
-    length, num_kv_heads = a.k.shape[2], a.k.shape[3]
-    chunk = min(decode_xla.CHUNK_TOKENS, length)
-    lens = lax.dynamic_slice_in_dim(a.context_lens, first_row, rows)
-    grouped = q.reshape(rows, num_kv_heads, -1, head_dim)
-    per_head = num_kv_heads >= decode_xla.PER_HEAD_FROM
-
-    def body(i: Array, state: online_softmax.SoftmaxState) -> online_softmax.SoftmaxState:
-        start = jnp.minimum(i * chunk, length - chunk)
-        place = (layer, first_row, start, 0, 0)
-        keys, values = (lax.dynamic_slice(x, place, (1, rows, chunk, num_kv_heads, head_dim))[0] for x in (a.k, a.v))
-        position = start + jnp.arange(chunk)
-        seen = ((position >= i * chunk) & (position < lens[:, None]))[:, None, None]
-        if per_head:
-            product = (grouped[:, None].astype(jnp.float32) * keys[..., None, :].astype(jnp.float32)).sum(axis=-1)
-            score = product.transpose(0, 2, 3, 1) * head_dim**-0.5
-        else:
-            score = dot("bkgh,btkh->bkgt", grouped, keys) * head_dim**-0.5
-
-        def weigh(weight: Array) -> Array:
-            if per_head:
-                return (weight.transpose(0, 3, 1, 2)[..., None] * values[..., None, :].astype(jnp.float32)).sum(axis=1)
-            return dot("bkgt,btkh->bkgh", weight.astype(values.dtype), values)
-
-        return online_softmax.absorb(state, score, seen, weigh)
-
-    start = online_softmax.start(grouped.shape[:3], head_dim)
-    out = online_softmax.finish(lax.fori_loop(0, -(-lens.max() // chunk), body, start))
-    return out.reshape(q.shape).astype(q.dtype)
-
-
-def _copy(point: Point) -> Run:
-    """A copy into an array that is there already: it reads and writes as many bytes as the point's layers move."""
-    size = max(1, point.layers * point.bytes_moved // (2 * point.pool_dtype.itemsize))
-    source = jnp.ones(size, point.pool_dtype)
+def copy_run(num_bytes: int, dtype: Any) -> Run:
+    """A copy into an array that is there already, which reads and writes `num_bytes` in all."""
+    source = jnp.ones(max(1, num_bytes // (2 * dtype.itemsize)), dtype)
     # Behind the barrier it is no longer an argument handed through, which would copy nothing.
     program = jax.jit(lambda source, target: lax.optimization_barrier(source), donate_argnums=1, keep_unused=True)
     compiled = program.lower(source, source).compile()

@@ -10,8 +10,6 @@ import click
 
 from jpaged.cli.options import AtLeast, refuse_given
 from jpaged.cli.output import check_writable, print_json, write_json
-from jpaged.config.declaration import require_choice
-from jpaged.config.engine import DTYPES, KV_CACHE_DTYPES
 
 _STDOUT = "-"
 _SWEEP = ("page_sizes", "batches", "contexts", "heads")
@@ -100,22 +98,16 @@ def _points(preset: str | None, options: dict[str, Any]) -> list[Any]:
     import jax
 
     from jpaged.bench.kernels import fig18a_points
-    from jpaged.bench.kernels_points import OPERATIONS, parse_heads, parse_integers, points_of
+    from jpaged.bench.kernels_points import parse_heads, parse_integers, points_of
 
     on_gpu = jax.default_backend() != "cpu"
     layers = options["layers"] if options["layers"] is not None else (8 if on_gpu else 1)
     dtypes = _words(options["dtypes"] or ("bfloat16" if on_gpu else "float32"))
-    for dtype in dtypes:
-        require_choice("dtypes", dtype, DTYPES)
     if preset is not None:
         for name in (*_SWEEP, "operations", "kv_dtypes", "table_tokens", "queries"):
             refuse_given(name, f"--preset {preset} has its own; leave one of the two out")
         return [point for dtype in dtypes for point in fig18a_points(dtype, layers)]
     kv_dtypes, operations = _words(options["kv_dtypes"]), _words(options["operations"])
-    for dtype in kv_dtypes:
-        require_choice("kv_dtypes", dtype, KV_CACHE_DTYPES)
-    for operation in operations:
-        require_choice("operations", operation, OPERATIONS)
     sizes = {name: parse_integers(name, options[name]) for name in _SWEEP[:3]}
     shapes = [parse_heads(text) for text in _words(options["heads"])]
     return points_of(

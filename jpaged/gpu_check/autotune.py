@@ -4,20 +4,19 @@ Sizes whose output differs from the default's are never best. Every time measure
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from jpaged.bench.kernels import OPERATION_OF, try_ways
 from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
-from jpaged.bench.kernels_timing import alternate
-from jpaged.gpu_check.compiling import compile_all
-from jpaged.gpu_check.correctness import ALLOWED
+from jpaged.bench.kernels_variants import Run, paged
+from jpaged.gpu_check.correctness import compile_all
 from jpaged.gpu_check.sections import SectionRun
-from pallas_kernels import paged_attention, ragged_paged_attention
+from pallas_kernels.numerics import LARGEST_DIFFERENCE
 from pallas_kernels.support import support_of
 from pallas_kernels.tuning import (
     RECORDS,
@@ -31,10 +30,6 @@ from pallas_kernels.tuning import (
     read_table,
     write_table,
 )
-
-_OPERATIONS = {"decode": "paged_attention", "ragged": "ragged_paged_attention"}
-_AT_ONCE = 48
-"""Candidates that are timed in turns; all are compiled first, several at a time."""
 
 
 def autotune(run: SectionRun) -> None:
@@ -72,7 +67,7 @@ def _tiny_shapes() -> Iterator[tuple[str, Point]]:
 
 def _candidates(implementation: str, operation: str, tiny: bool) -> list[Any]:
     """Records of sizes; the first is empty: the implementation's own rules, whatever the table says."""
-    record = RECORDS[_OPERATIONS[operation]]
+    record = RECORDS[OPERATION_OF[operation]]
     if tiny:
         return [record(), record(block_tokens=16)]
     if implementation == "mosaic_gpu":
@@ -105,51 +100,32 @@ def _try_all(run: SectionRun, implementation: str, point: Point) -> list[dict[st
 def _try(
     run: SectionRun, implementation: str, point: Point, arrays: Arrays, candidates: list[Any]
 ) -> list[dict[str, Any]]:
-    names = [str(i) for i in range(len(candidates))]
+    how = {"implementation": implementation, "interpret": run.tiny}
     programs = compile_all(
-        {name: (_program(point, implementation, tuning, run.tiny), (arrays,))
-         for name, tuning in zip(names, candidates, strict=True)}
+        {str(i): (paged(point, tuning=tuning, **how), (arrays,)) for i, tuning in enumerate(candidates)}
+    )
+
+    def ready(program: Any) -> Run:
+        if isinstance(program, Exception):
+            raise program
+        return lambda: program(arrays)
+
+    timings, _, errors = try_ways(
+        {name: lambda program=program: ready(program) for name, program in programs.items()},
+        next((name for name, program in programs.items() if not isinstance(program, Exception)), "0"),
+        list(programs), LARGEST_DIFFERENCE[point.dtype],
+        repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4),
     )  # fmt: skip
     trials: list[dict[str, Any]] = [{"tuning": plain_tuning(tuning)} for tuning in candidates]
-    runs: dict[str, Callable[[], Any]] = {}
-    right = None
-    for name, trial in zip(names, trials, strict=True):
-        try:
-            program = programs[name]
-            if isinstance(program, Exception):
-                raise program
-            out = program(arrays).astype(jnp.float32)
-            right = out if right is None else right
-            difference = float(jnp.abs(out - right).max())
-            if not difference <= ALLOWED[point.dtype]:
-                raise AssertionError(f"its output is {difference:.2g} off that of the first")
-            runs[name] = lambda program=program: program(arrays)
-        except Exception as error:
-            trial["error"] = f"{type(error).__name__}: {str(error)[:300]}"
-    for first in range(0, len(runs), _AT_ONCE):
-        part = dict(list(runs.items())[first : first + _AT_ONCE])
-        for name, timing in alternate(part, repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4)).items():
-            trials[int(name)] |= {"seconds": timing.seconds / point.layers, "seconds_low": timing.low / point.layers}
+    for name, timing in timings.items():
+        trials[int(name)] |= {"seconds": timing.seconds / point.layers, "seconds_low": timing.low / point.layers}
+    for name, error in errors.items():
+        trials[int(name)]["error"] = error
     return trials
 
 
-def _program(point: Point, implementation: str, tuning: Any, interpret: bool) -> Callable[[Arrays], jax.Array]:
-    how: dict[str, Any] = {"implementation": implementation, "interpret": interpret, "tuning": tuning}
-
-    def chain(a: Arrays) -> jax.Array:
-        q = a.q
-        for layer in range(point.layers):
-            if point.operation == "decode":
-                q = paged_attention(q, a.kv, a.block_tables, a.context_lens, layer=layer, **how)
-            else:
-                q = ragged_paged_attention(q, a.kv, a.block_tables, a.context_lens, a.query_starts, layer=layer, **how)
-        return q
-
-    return chain
-
-
 def _entry(implementation: str, point: Point, best: dict[str, Any]) -> dict[str, Any]:
-    operation = _OPERATIONS[point.operation]
+    operation = OPERATION_OF[point.operation]
     return plain_entry(TunedEntry(
         operation=operation, device_kind=jax.devices()[0].device_kind, implementation=implementation,
         dtype=point.dtype, kv_dtype=point.pool_dtype.name, num_heads=point.heads.num_heads,

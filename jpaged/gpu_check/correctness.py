@@ -1,11 +1,11 @@
 """The sections `correctness` and `correctness_mosaic`: every GPU kernel against the reference.
 
-Lives here: the cases, and `check_correctness`.
-Promises: garbage lies wherever a kernel must not look; writes and copies are compared byte for byte.
-Must not know: speed.
+Garbage lies wherever a kernel must not look. Writes and copies are compared byte for byte.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.gpu_check.compiling import compile_all
 from jpaged.gpu_check.sections import SectionRun
 from pallas_kernels import KVPages, allocate, copy_pages, paged_attention, ragged_paged_attention, write_kv
+from pallas_kernels.numerics import LARGEST_DIFFERENCE
 
 LAYER, LAYERS = 1, 2
-# Largest difference from float32 sums, for values of deviation 1: roundings of the output and of the weights.
-ALLOWED = {"float32": 2e-5, "bfloat16": 4e-2, "float16": 6e-3}
 Heads = tuple[int, int, int]
+Program = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,16 @@ class Check:
         options = "".join(f", {name}={value}" for name, value in self.options)
         pool = f", pool {self.kv_dtype}" if self.kv_dtype else ""
         return f"{self.operation} {self.implementation}: {heads} {self.dtype}{pool}, pages of {self.page_size}{options}"
+
+
+def check_triton(run: SectionRun) -> None:
+    """The section of Triton's kernels."""
+    check_correctness(run, ["triton"])
+
+
+def check_mosaic(run: SectionRun) -> None:
+    """The section of Mosaic GPU's kernels."""
+    check_correctness(run, ["mosaic_gpu"])
 
 
 def check_correctness(run: SectionRun, implementations: Sequence[str]) -> None:
@@ -120,35 +129,37 @@ def _outcome(check: Check, program: Any, reference: Any, arguments: tuple[Any, .
     except Exception as error:
         return {"outcome": "wrong", "error": f"{type(error).__name__}: {str(error)[:1000]}"}
     if isinstance(got, KVPages):
-        same = [bool((_bytes(a) == _bytes(b)).all()) for a, b in zip(_arrays(got), _arrays(right), strict=True)]
+        pairs = zip(jax.tree.leaves(got), jax.tree.leaves(right), strict=True)
+        same = [np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs]
         return {"outcome": "right" if all(same) else "wrong", "same_bytes": same}
     difference = float(np.abs(np.asarray(got, np.float64) - np.asarray(right, np.float64)).max())
-    # A comparison with NaN is false, so that a NaN is wrong.
-    return {
-        "outcome": "right" if difference <= _allowed(check) else "wrong",
-        "difference": difference,
-        "allowed": _allowed(check),
-    }
-
-
-def _allowed(check: Check) -> float:
     # 16-bit queries of a quantised pool weigh values in bfloat16.
     quantised = check.kv_dtype is not None and check.dtype != "float32"
-    return ALLOWED["bfloat16" if quantised else check.dtype]
+    allowed = LARGEST_DIFFERENCE["bfloat16" if quantised else check.dtype]
+    # A comparison with NaN is false, so that a NaN is wrong.
+    outcome = "right" if difference <= allowed else "wrong"
+    return {"outcome": outcome, "difference": difference, "allowed": allowed}
 
 
-def _arrays(pool: KVPages) -> list[jax.Array]:
-    return [array for array in pool if array is not None]
+def compile_all(programs: Mapping[str, tuple[Program, tuple[Any, ...]]]) -> dict[str, Program | Exception]:
+    """Each function compiled for its arguments, several at a time: XLA's compiler needs no interpreter lock.
 
+    One that does not compile is an error of its own; the others are there.
+    """
 
-def _bytes(array: jax.Array) -> np.ndarray:
-    return np.asarray(array).view(np.uint8)
+    def compiled(item: tuple[Program, tuple[Any, ...]]) -> Program | Exception:
+        function, arguments = item
+        try:
+            return jax.jit(function).lower(*arguments).compile()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, min(16, os.cpu_count() or 1))) as pool:
+        return dict(zip(programs, pool.map(compiled, programs.values()), strict=True))
 
 
 def _call(check: Check, how: dict[str, Any]) -> Any:
-    options = dict(check.options)
-    if "window" in options:
-        options["window"] = int(options["window"])
+    options: dict[str, Any] = dict(check.options)
     if check.operation == "paged_attention":
         return lambda q, kv, tables, lengths: paged_attention(q, kv, tables, lengths, layer=LAYER, **options, **how)
     if check.operation == "ragged_paged_attention":
@@ -178,12 +189,8 @@ def _arguments(check: Check) -> tuple[Any, ...]:
     if check.operation == "write_kv":
         # Slots past the layer and before it are dropped.
         outside = np.array([pool.num_slots, -1, pool.num_slots + 5], np.int32)
-        return (
-            pool,
-            jnp.pad(k, ((0, 3), (0, 0), (0, 0))),
-            jnp.pad(v, ((0, 3), (0, 0), (0, 0))),
-            np.append(slots, outside),
-        )
+        k, v = (jnp.pad(x, ((0, 3), (0, 0), (0, 0))) for x in (k, v))
+        return pool, k, v, np.append(slots, outside)
     pool = write_kv(pool, k, v, jnp.asarray(slots), layer=LAYER, implementation="reference")
     if check.operation == "copy_pages":
         return pool, jnp.array([1, 0, 2], jnp.int32), jnp.array([num_pages - 1, 0, num_pages - 2], jnp.int32)

@@ -1,9 +1,4 @@
-"""The section `device`: what the machine is, and what it can do at most.
-
-Lives here: `check_device`.
-Promises: the bandwidth and the rate are measured here and now; data sheets are not asked.
-Must not know: kernels.
-"""
+"""The section `device`: what the machine is, and what it can do at most, measured here and now."""
 
 import os
 import platform
@@ -12,9 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jpaged.bench.kernels_timing import alternate
+from jpaged.bench.kernels_variants import copy_run
 from jpaged.gpu_check.sections import SectionRun
 
 COPY_BYTES, MATRIX = 2 * 2**30, 8192
@@ -44,15 +39,7 @@ def check_device(run: SectionRun) -> None:
 
 def copy_rate(size: int) -> dict[str, Any]:
     """GB/s of a copy of `size` bytes, bytes read and bytes written together."""
-    source = jnp.ones(size // 2, jnp.bfloat16)
-    program = jax.jit(lambda source, target: lax.optimization_barrier(source), donate_argnums=1, keep_unused=True)
-    held = [jnp.zeros_like(source)]
-
-    def copy() -> jax.Array:
-        held[0] = program(source, held[0])
-        return held[0]
-
-    timing = alternate({"copy": copy}, repeats=15)["copy"]
+    timing = alternate({"copy": copy_run(2 * size, jnp.dtype("bfloat16"))}, repeats=15)["copy"]
     return {"copy_bytes": size, "copy_seconds": timing.seconds, "copy_gb_per_second": 2 * size / timing.seconds / 1e9}
 
 

@@ -1,11 +1,11 @@
-"""The sections `engine`, `page_sizes` and `swap`: the whole engine, on random weights of a model's shape.
+"""The sections `engine`, `page_sizes`, `swap` and `devices`: the whole engine, on random weights of a model's shape.
 
-Lives here: check_engine, sweep_page_sizes, check_swap.
-Promises: a step's time is that of decode steps alone, prompts cached and programs compiled before.
-Must not know: how the engine works inside.
+A step's time is that of decode steps alone, prompts cached and programs compiled before. Tokens of
+several devices are compared in float32, where sums differ in the last bits.
 """
 
 import time
+from statistics import median
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ MODEL, SMALL_MODEL, TINY_MODEL = "llama-3-8b", "opt-1.3b", "smollm2-135m"
 
 
 def check_engine(run: SectionRun) -> None:
-    """`batches`: milliseconds a step beside the bytes it must read over the bandwidth that `device` measured."""
+    """`batches`: milliseconds per step beside the bytes it must read over the bandwidth that `device` measured."""
     largest, prompt = (4, 20) if run.tiny else (128, 256)
     llm = _llm(run, TINY_MODEL if run.tiny else MODEL, rows=largest, length=prompt + 64)
     run.found |= _about(llm) | {"load_seconds": run.seconds - run.left, "batches": []}
@@ -36,7 +36,7 @@ def check_engine(run: SectionRun) -> None:
 
 
 def sweep_page_sizes(run: SectionRun) -> None:
-    """`page_sizes`: milliseconds a step with pages of each size."""
+    """`page_sizes`: milliseconds per step with pages of each size."""
     rows, prompt = (2, 20) if run.tiny else (64, 256)
     run.found["page_sizes"] = []
     for size in (16, 4) if run.tiny else (16, 128, 8, 32, 64, 1):
@@ -75,7 +75,48 @@ def check_swap(run: SectionRun) -> None:
     run.flush()
 
 
-def _llm(run: SectionRun, model: str, *, rows: int, length: int, page_size: int = 16) -> LLM:
+def check_devices(run: SectionRun) -> None:
+    """`sizes`: for 1, 2, 4, 8 devices as far as they are there, the share of greedy tokens that one device gives.
+
+    A first token that differs is counted in `num_wrong`: later ones may part where two are almost equally likely.
+    Beside it, the time of a decode step of an 8B model in bfloat16 by number of devices.
+    """
+    there = len(jax.devices())
+    sizes = [size for size in (1, 2, 4, 8) if size <= there]
+    run.found |= {"num_wrong": 0, "num_devices": there, "sizes": []}
+    run.flush()
+    alone: list[list[int]] = []
+    for size in sizes:
+        if not run.has_time(f"{size} devices", needed=1.0 if run.tiny else 20.0):
+            break
+        ids = _tokens(size)
+        alone = alone or ids
+        equal = np.mean(
+            [a == b for one, other in zip(alone, ids, strict=True) for a, b in zip(one, other, strict=True)]
+        )
+        firsts = sum(one[0] != other[0] for one, other in zip(alone, ids, strict=True))
+        found: dict[str, Any] = {"tensor_parallel_size": size, "same_tokens": float(equal)}
+        run.found["num_wrong"] += firsts
+        run.found["sizes"].append(found)
+        run.flush()
+        if not run.tiny and there > 1 and run.has_time(f"step time of {size} devices", needed=30.0):
+            llm = _llm(run, MODEL, rows=32, length=320, tensor_parallel_size=size)
+            found["step_ms"] = 1e3 * median(_step_samples(llm, _prompts(32, 256, 1000), 4, 36, repeats=3))
+            run.flush()
+
+
+def _tokens(size: int) -> list[list[int]]:
+    """What greedy decoding with n sequences, cached prefixes and a pool too small for all gives on `size` devices."""
+    llm = LLM(
+        "opt-125m", load_format="dummy", dtype="float32", tensor_parallel_size=size, page_size=8, num_pages=40,
+        num_host_pages=32, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=96,
+    )  # fmt: skip
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, detokenize=False)
+    outputs = llm.generate(_prompts(6, 40, 1000), params, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def _llm(run: SectionRun, model: str, *, rows: int, length: int, page_size: int = 16, **options: Any) -> LLM:
     pages_a_row = -(-length // page_size)
     return LLM(
         model,
@@ -86,6 +127,7 @@ def _llm(run: SectionRun, model: str, *, rows: int, length: int, page_size: int 
         max_num_seqs=rows,
         max_num_batched_tokens=max(16, rows),
         max_model_len=length,
+        **options,
     )
 
 
@@ -108,16 +150,9 @@ def _prompts(batch: int, length: int, vocab_size: int) -> list[list[int]]:
 
 
 def _step_time(run: SectionRun, llm: LLM, batch: int, prompt: int) -> dict[str, Any]:
-    """The time of a decode step: the difference of a long and a short run, prompts in the cache, over their steps."""
-    prompts = _prompts(batch, prompt, llm.config.model.vocab_size)
     few, many = (2, 6) if run.tiny else (4, 36)
-    # As long as the longest that is timed, and longer than a shape borrows another's program.
-    for tokens in (many, few, many):
-        seconds_of(llm, prompts, tokens)
-    samples = []
-    for _ in range(2 if run.tiny else 5):
-        short, long = seconds_of(llm, prompts, few), seconds_of(llm, prompts, many)
-        samples.append((long - short) / (many - few))
+    prompts = _prompts(batch, prompt, llm.config.model.vocab_size)
+    samples = _step_samples(llm, prompts, few, many, repeats=2 if run.tiny else 5)
     seconds = sorted(samples)[len(samples) // 2]
     found = {"batch": batch, "context": prompt + many // 2, "step_ms": 1e3 * seconds,
              "step_ms_samples": [1e3 * sample for sample in samples],
@@ -125,12 +160,19 @@ def _step_time(run: SectionRun, llm: LLM, batch: int, prompt: int) -> dict[str, 
     return found | _bound(run, llm, batch, prompt + many // 2, seconds)
 
 
-def seconds_of(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
-    """Seconds that greedy decoding of so many tokens for each prompt takes."""
-    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-    start = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
-    return time.perf_counter() - start
+def _step_samples(llm: LLM, prompts: list[list[int]], few: int, many: int, repeats: int) -> list[float]:
+    """Seconds of a decode step: the difference of a long and a short run, prompts in the cache, over their steps."""
+
+    def seconds(tokens: int) -> float:
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        start = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        return time.perf_counter() - start
+
+    # As long as the longest that is timed, and longer than a shape borrows another's program.
+    for tokens in (many, few, many):
+        seconds(tokens)
+    return [(seconds(many) - seconds(few)) / (many - few) for _ in range(repeats)]
 
 
 def _bound(run: SectionRun, llm: LLM, batch: int, context: int, seconds: float) -> dict[str, Any]:

@@ -1,9 +1,4 @@
-"""The section `kernels`: the kernels alone, as `jpaged bench kernels` measures them.
-
-Lives here: the points, `bench`.
-Promises: the points that matter most come first, so that they are there when time runs out.
-Must not know: how a kernel is timed.
-"""
+"""The section `kernels`: the kernels alone, as `jpaged bench kernels` measures them; what matters most comes first."""
 
 from collections.abc import Iterator
 from itertools import product

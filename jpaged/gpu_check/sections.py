@@ -1,8 +1,6 @@
 """The sections of a run, each in a process of its own.
 
-Lives here: SectionRun (what a section is given), Report, `run_sections`.
-Promises: a section that fails, hangs, or takes the GPU down with it ends by itself; what it had found by then is kept.
-Must not know: what any section does.
+A section that fails, hangs, or takes the GPU down with it ends by itself; what it had found by then is kept.
 """
 
 import json
@@ -15,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 
 @dataclass
@@ -50,7 +50,6 @@ class SectionRun:
         write_whole(self.target, self.found)
 
 
-Section = Callable[[SectionRun], None]
 PROGRAM = (sys.executable, "-m", "jpaged.gpu_check")
 
 
@@ -67,19 +66,11 @@ class Report:
 
 
 def write_whole(path: Path, document: Any) -> None:
-    """The document in a file that is never half written. What is no number is null: JSON has no NaN."""
-    text = json.dumps(_finite(document), indent=1, allow_nan=False)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text + "\n")
+    """The document in a file that is never half written. What is not a number is null: JSON has no NaN."""
+    text = msgspec.json.format(msgspec.json.encode(document, enc_hook=float), indent=1)  # NumPy numbers too
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+        file.write(text + b"\n")
     os.replace(file.name, path)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def run_sections(

@@ -1,9 +1,4 @@
-"""The table at the end of a run.
-
-Lives here: `summary`, `num_wrong`.
-Promises: what was not measured is said to be missing; no number is rounded into another meaning.
-Must not know: how anything was measured.
-"""
+"""The table at the end of a run: what was not measured is said to be missing."""
 
 from typing import Any
 
@@ -19,7 +14,7 @@ def num_wrong(document: dict[str, Any]) -> int:
 
 
 def summary(document: dict[str, Any]) -> str:
-    """A few lines a section."""
+    """A few lines per section."""
     lines = [f"jpaged GPU check, {document['device']}, JAX {document['jax']}, {document['time']}"
              + (" (a rehearsal: its times mean nothing)" if document["tiny"] else "")]  # fmt: skip
     for name, entry in document["sections"].items():
@@ -84,7 +79,7 @@ def _page_sizes(result: dict[str, Any]) -> list[str]:
 def _step(row: dict[str, Any]) -> str:
     share = row.get("share_of_bandwidth")
     bound = f", {share:.0%} of the measured bandwidth (bound {row['bound_ms']:.2f} ms)" if share else ""
-    return f"batch {row['batch']}, context {row['context']}: {row['step_ms']:.2f} ms a step{bound}"
+    return f"batch {row['batch']}, context {row['context']}: {row['step_ms']:.2f} ms per step{bound}"
 
 
 def _swap(result: dict[str, Any]) -> list[str]:
@@ -95,7 +90,7 @@ def _swap(result: dict[str, Any]) -> list[str]:
 def _devices(result: dict[str, Any]) -> list[str]:
     lines = [f"{result['num_devices']} device(s)" + (": nothing to split" if result["num_devices"] == 1 else "")]
     for row in result["sizes"]:
-        step = f", {row['step_ms']:.2f} ms a decode step" if "step_ms" in row else ""
+        step = f", {row['step_ms']:.2f} ms per decode step" if "step_ms" in row else ""
         lines.append(f"over {row['tensor_parallel_size']}: {row['same_tokens']:.1%} of the tokens of one{step}")
     return lines
 

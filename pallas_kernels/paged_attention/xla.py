@@ -5,9 +5,11 @@ whole table is never gathered. Chunks start at multiples of a fixed number of to
 company changes what a row's sums are made of.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import online_softmax
 from pallas_kernels.kv_pages import KVPages, read_tokens, token_indices
@@ -29,13 +31,15 @@ PER_HEAD_FROM = 8
 # Keys of the rows that go together then, a chunk of each: with the values they stay in a core's cache.
 _CHUNK_BYTES = 2**20
 
+Reader = Callable[[AttentionCall, Int[Array, " C"], Bool[Array, "B C"]], KVPages]
+
 
 def paged_attention(call: AttentionCall, tuning: DecodeTuning) -> Float[Array, "B N H"]:
     """Attention output of each row's newest token."""
     chunk = tuning.block_tokens or CHUNK_TOKENS
     num_rows, together = call.q.shape[0], rows_together(call.q, call.kv, chunk)
     if num_rows == together:
-        return _attend_together(call, chunk)
+        return attend_in_chunks(call, chunk, _read)
     # Rows of like length go together: a group runs as many chunks as its longest row has.
     groups = -(-num_rows // together)
     order = jnp.argsort(call.context_lens, descending=True)
@@ -47,10 +51,14 @@ def paged_attention(call: AttentionCall, tuning: DecodeTuning) -> Float[Array, "
 
     def attend(group: tuple[Array, Array, Array]) -> Array:
         q, tables, lens = group
-        return _attend_together(call._replace(q=q, block_tables=tables, context_lens=lens), chunk)
+        return attend_in_chunks(call._replace(q=q, block_tables=tables, context_lens=lens), chunk, _read)
 
     out = lax.map(attend, (grouped(call.q), grouped(call.block_tables), grouped(call.context_lens)))
     return out.reshape(-1, *call.q.shape[1:])[jnp.argsort(order)[:num_rows]]
+
+
+def _read(call: AttentionCall, position: Array, visible: Array) -> KVPages:
+    return read_tokens(call.kv, token_indices(call.kv, call.block_tables, position, call.layer), visible)
 
 
 def rows_together(q: Float[Array, "B N H"], kv: KVPages, chunk: int) -> int:
@@ -62,7 +70,8 @@ def rows_together(q: Float[Array, "B N H"], kv: KVPages, chunk: int) -> int:
     return max(least, ROWS_IN_ONE_PRODUCT)
 
 
-def _attend_together(call: AttentionCall, chunk: int) -> Float[Array, "B N H"]:
+def attend_in_chunks(call: AttentionCall, chunk: int, read: Reader) -> Float[Array, "B N H"]:
+    """Attention of all rows of a call, `chunk` tokens at a time, which `read` gives as `read_tokens` does."""
     q, kv, context_lens, rule = call.q, call.kv, call.context_lens, call.rule
     num_heads = q.shape[1]
     per_head = kv.num_kv_heads >= PER_HEAD_FROM
@@ -75,7 +84,7 @@ def _attend_together(call: AttentionCall, chunk: int) -> Float[Array, "B N H"]:
         position = i * chunk + jnp.arange(chunk, dtype=jnp.int32)
         distance = newest[:, None] - position
         visible = rule.visible(distance)
-        tokens = read_tokens(kv, token_indices(kv, call.block_tables, position, call.layer), visible)
+        tokens = read(call, position, visible)
         product = multiply(query, tokens.k.astype(call.key_dtype))
         product = scaled(product, _of_query_heads(tokens.k_scale, num_heads))
         score = rule.score(product, distance[:, None], slopes)

@@ -86,7 +86,7 @@ def test_two_layers_are_two_calls_each_on_its_own_layer():
 def test_a_kernel_with_another_output_is_an_error_and_is_not_timed(monkeypatch):
     monkeypatch.setattr(kernels_variants, "paged_attention", lambda q, *args, **how: q)
     rows = {row["variant"]: row for row in kernels.measure_point(point(), ["xla"], repeats=3)}
-    assert "off the gathered one" in rows["xla"]["error"]
+    assert "off that of gather" in rows["xla"]["error"]
     assert "seconds" not in rows["xla"]
     assert "seconds" in rows["contiguous"]
 
@@ -145,9 +145,9 @@ def test_a_folder_gets_a_table_every_field_and_a_plot(tmp_path: Path):
         (["--contexts", "-5"], "contexts='-5'"),
         (["--heads", "9x3"], "heads='9x3'"),
         (["--heads", "9x2x64"], "9 query heads do not share 2 kv heads"),
-        (["--dtypes", "int8"], "dtypes='int8'"),
-        (["--kv-dtypes", "int4"], "kv_dtypes='int4'"),
-        (["--operations", "prefill"], "operations='prefill'"),
+        (["--dtypes", "int8"], "dtype='int8'"),
+        (["--kv-dtypes", "int4"], "kv_dtype='int4'"),
+        (["--operations", "prefill"], "operation='prefill'"),
         (["--implementations", "cuda"], "implementation='cuda' does not exist"),
         (["--repeats", "2"], "repeats=2: must be at least 3"),
         (["--table-tokens", "8"], "table_tokens=8"),
