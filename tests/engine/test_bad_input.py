@@ -265,7 +265,7 @@ ENGINES: list[tuple[dict[str, Any], str]] = [
         "tensor_parallel_size=3: 4 heads, 2 kv heads and an ffn of 56 do not divide into 3 equal",
     ),
     ({"parallel_style": "gspmd"}, "parallel_style='gspmd': choose one of shard_map, pjit"),
-    ({"num_processes": 2}, "num_processes=2: goes with coordinator='HOST:PORT' or 'auto'; give that too"),
+    ({"num_processes": 2}, "num_processes=2: only with coordinator='HOST:PORT' or 'auto'; give that too"),
     (
         {"coordinator": "h:1", "num_processes": 2, "process_id": 0},
         "num_processes=2: tensor_parallel_size=1 is shared out",
