@@ -22,7 +22,7 @@ def example() -> Any:
     return module
 
 
-LONG = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
+LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 SHORT = LONG | {"max_tokens": 4}
 
 
