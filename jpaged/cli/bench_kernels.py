@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from jpaged.cli.options import AtLeast, refuse_given
+from jpaged.cli.flags import AtLeast, refuse_given
 from jpaged.cli.output import check_writable, print_json, write_json
 from jpaged.config.declaration import require_choice
-from jpaged.config.engine import DTYPES, KV_CACHE_DTYPES
+from jpaged.config.options import DTYPES, KV_CACHE_DTYPES
 
 _STDOUT = "-"
 _SWEEP = ("page_sizes", "batches", "contexts", "heads")
