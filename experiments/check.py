@@ -15,7 +15,8 @@ from experiments.point import REQUEST_COLUMNS, Point, decoding_params
 from experiments.resolve import cost_model, device_options, engine_configs, fleet_engine_configs, preset
 from experiments.summary import summarize
 from experiments.traces import TRACES
-from jpaged.config.engine import SchedulerConfig, check_pool, resolve
+from jpaged.config.engine import resolve
+from jpaged.config.options import SchedulerConfig, check_pool
 from jpaged.core.scheduling.policy import ADMISSION, EVICTION, VICTIM, load_policy
 from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.workloads import LENGTHS, Workload

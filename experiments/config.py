@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from jpaged.config.declaration import check_options, digest_of, left_open, like, option, require_choice, require_int
-from jpaged.config.engine import CacheConfig, LoadOptions, ParallelConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, LoadOptions, ParallelConfig, SchedulerConfig
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.presets import POLICIES
 from jpaged.workloads import WorkloadSpec

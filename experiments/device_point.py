@@ -12,7 +12,7 @@ from typing import Any
 from experiments.config import ExperimentConfig
 from experiments.point import Point, collect, pin_prefix, requests_of, simulate, workload_of
 from experiments.resolve import device_options
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.open_loop import OpenLoop

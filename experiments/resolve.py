@@ -9,7 +9,7 @@ from typing import Any
 from experiments.config import CacheSection, ExperimentConfig, HardwareSection, ModelSection, PolicySection
 from experiments.kinds import FleetConfig
 from jpaged.config.declaration import given
-from jpaged.config.engine import CacheConfig, EngineOptions, SchedulerConfig
+from jpaged.config.options import CacheConfig, EngineOptions, SchedulerConfig
 from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.cost_model import CostModel, scaled

@@ -10,7 +10,8 @@ import pytest
 from jpaged.cli.main import main
 from jpaged.cli.option_table import option_table
 from jpaged.config.declaration import options_of
-from jpaged.config.engine import EngineConfig, EngineOptions, resolve
+from jpaged.config.engine import EngineConfig, resolve
+from jpaged.config.options import EngineOptions
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.core.scheduling.presets import POLICIES
 from models.families import PRESETS

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jpaged.config.declaration import require_choice, require_int
-from jpaged.config.engine import DTYPES, KV_CACHE_DTYPES
+from jpaged.config.options import DTYPES, KV_CACHE_DTYPES
 from jpaged.runtime.memory import free_memory, pool_dtype
 from pallas_kernels import KVPages, allocate
 from pallas_kernels.quantised import SCALE_BYTES, is_quantised, quantise

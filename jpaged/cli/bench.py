@@ -11,7 +11,7 @@ import click
 from jpaged.cli.bench_host import host, prefix
 from jpaged.cli.bench_kernels import kernels
 from jpaged.cli.bench_roofline import roofline
-from jpaged.cli.options import AtLeast, engine_options, n_option, profile_option, temperature_option
+from jpaged.cli.flags import AtLeast, engine_options, n_option, profile_option, temperature_option
 from jpaged.cli.output import reports, setup
 from jpaged.observing.profiling import profiled
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from jpaged.cli.options import AtLeast, engine_options
+from jpaged.cli.flags import AtLeast, engine_options
 from jpaged.cli.output import reports, setup
 from jpaged.config.declaration import require_int
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jpaged.cli.options import AtLeast, refuse_given
+from jpaged.cli.flags import AtLeast, refuse_given
 from jpaged.cli.output import check_writable, print_json, write_json
 
 _STDOUT = "-"

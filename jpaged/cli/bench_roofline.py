@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from jpaged.cli.options import AtLeast, engine_options
+from jpaged.cli.flags import AtLeast, engine_options
 from jpaged.cli.output import reports, setup
 
 _LABELS = {"products": "- of which products"}

@@ -17,7 +17,7 @@ import click
 from jpaged import __version__
 from jpaged.cli.bench import bench
 from jpaged.cli.errors import UserErrorGroup
-from jpaged.cli.options import engine_options, params_options, profile_option
+from jpaged.cli.flags import engine_options, params_options, profile_option
 from jpaged.cli.output import json_option, print_json
 from jpaged.core.requests.response import RequestOutput
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams

@@ -3,9 +3,9 @@
 from dataclasses import MISSING
 from typing import Any
 
-from jpaged.cli.options import flag_of
+from jpaged.cli.flags import flag_of
 from jpaged.config.declaration import Option, options_of
-from jpaged.config.engine import (
+from jpaged.config.options import (
     CacheConfig,
     EngineOptions,
     LoadOptions,
@@ -17,7 +17,7 @@ from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParam
 
 _INTRODUCTION = """# Options
 
-Made by `python -m jpaged.cli.option_table` from the declarations in `jpaged/config/engine.py` and
+Made by `python -m jpaged.cli.option_table` from the declarations in `jpaged/config/options.py` and
 `jpaged/core/requests/sampling_params.py`; the keywords of `LLM`, the flags of `jpaged` and the sections of an
 experiment's YAML are made from the same. "-" is an option without a flag."""
 

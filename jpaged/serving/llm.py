@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from jpaged.config.declaration import with_keywords_of
-from jpaged.config.engine import EngineOptions
+from jpaged.config.options import EngineOptions
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.errors import REFUSALS, EngineFailed
 from jpaged.core.observe.step_records import StepRecord

@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jpaged.config.declaration import parse_bytes
-from jpaged.config.engine import EngineConfig, EngineOptions, resolve
+from jpaged.config.engine import EngineConfig, resolve
+from jpaged.config.options import EngineOptions
 from jpaged.core.engine import Engine
 from jpaged.core.executor import Clock, Executor
 from jpaged.runtime.multi_process.processes import find_processes

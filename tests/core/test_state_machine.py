@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 from rig import VOCAB_SIZE, Rig
 
-from jpaged.config.engine import RESERVATIONS
+from jpaged.config.options import RESERVATIONS
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
 from jpaged.core.scheduling.plan import SchedulerOutput

@@ -13,7 +13,7 @@ import pytest
 import jpaged
 from jpaged import LLM, BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
 from jpaged.config.declaration import options_of
-from jpaged.config.engine import EngineOptions
+from jpaged.config.options import EngineOptions
 from jpaged.core.requests.request import RequestMetrics
 from jpaged.core.requests.response import CompletionDelta
 from tests.engine.tiny import GREEDY, TINY_LLAMA, tiny_llm

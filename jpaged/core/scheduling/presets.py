@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jpaged.config.declaration import options_of, require_choice
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 
 # The step of vLLM as published: whole prompts, at most 2,560 tokens and 2,048 sequences.
 _STEP_2023: dict[str, Any] = {

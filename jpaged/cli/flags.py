@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from jpaged.config.declaration import Option, options_of, require_int
-from jpaged.config.engine import EngineOptions
+from jpaged.config.options import EngineOptions
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.observing.profiling import check_profile
 
