@@ -165,7 +165,7 @@ class CacheSection:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSection:
-    """How tokens are chosen: `greedy`, `sample` (`n` sequences a request) or `beam` (of width `n`).
+    """How tokens are chosen: `greedy`, `sample` (`n` sequences per request) or `beam` (of width `n`).
 
     Every sequence has exactly its request's output tokens: no stop token ends it.
     `pin_prefix`: the workload's shared prefix is computed before the clock starts and held throughout.

@@ -1,9 +1,7 @@
 """One point of an experiment, run on this machine's device.
 
-Lives here: run_device_point, and `follow`, which lets the simulation decide again in the times that were measured.
-Promises: any memory policy over real tensors; programs are compiled before the clock starts; time moves between steps
-only, so that a simulation of the same times makes the same plans.
-Must not know: files, sweeps, figures.
+Any memory policy over real tensors; programs are compiled before the clock starts; time moves between steps only, so
+that a simulation of the same times makes the same plans.
 """
 
 from collections.abc import Mapping, Sequence

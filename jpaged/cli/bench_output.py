@@ -1,8 +1,6 @@
 """What the commands of `jpaged bench` have in common: their checks, and how a result leaves.
 
-Lives here: output_json_option, check_at_least, check_writable, setup, show.
-Promises: one JSON document, on standard output or in a file; what cannot be written is refused before the run.
-Must not know: what was measured.
+One JSON document, on standard output or in a file; what cannot be written is refused before the run.
 """
 
 import json

@@ -5,6 +5,7 @@ Coefficients are non-negative and minimise the squared relative error; the same 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +110,7 @@ def _fit(terms: Mapping[str, str | None], data: Mapping[str, Array], times: Arra
     scale[scale == 0.0] = 1.0
     from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-    solution: Array = nnls(matrix / scale, times * weights)[0] / scale
+    solution: Any = nnls(matrix / scale, times * weights)[0] / scale
     # Six digits: what is left of the order in which sums were taken falls away.
-    rounded = np.array([float(f"{value:.6g}") for value in solution])
+    rounded = np.array([float(f"{value:.6g}") for value in solution.tolist()])
     return dict(zip(terms, rounded.tolist(), strict=True)), facts @ rounded

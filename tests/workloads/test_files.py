@@ -108,7 +108,7 @@ BAD_JSON = [
     ('{"prompt_tokens": 1, "output_tokens": true}', "line 1: output_tokens=True: must be a number"),
     ('{"prompt_tokens": 1, "output_tokens": 2.0}', "line 1: output_tokens='2.0': must be an integer"),
     ('{"prompt_tokens": 1, "output_tokens": 2, "arrival_s": NaN}', "arrival_s='NaN': must be a finite number"),
-    ('{"prompt_tokens": 1, "output_tokens": 2, "hash_ids": "0"}', "hash_ids='0': must be a number or a list of integers"),
+    ('{"prompt_tokens": 1, "output_tokens": 2, "hash_ids": "0"}', "hash_ids='0': must be a number or a list"),
     ('{"prompt_tokens": 1, "output_tokens": 2, "hash_ids": ["0"]}', "must be a number or a list of integers"),
     ('{"prompt_tokens": 1, "output_tokens": 2, "output_tokens": 3}', "output_tokens is there twice"),
     ('{"prompt_tokens": 1, "output_tokens": 2}\n{"prompt_tokens": 1, "output_tokens": 2, "turn": 0, "session": 0}',
