@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.kinds import Outcome, WalkthroughConfig
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.cache.page_pool import PagePool
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor

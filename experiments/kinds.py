@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from experiments.config import Config, ExperimentConfig, MetricsSection
 from jpaged.config.declaration import check_options, like, require_choice, require_int
-from jpaged.config.engine import CacheConfig, ParallelConfig
+from jpaged.config.options import CacheConfig, ParallelConfig
 from jpaged.fleet.router import ROUTING
 from jpaged.sim.links import link_named
 from jpaged.workloads import WorkloadSpec

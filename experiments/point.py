@@ -11,7 +11,7 @@ import numpy as np
 from experiments.config import ExperimentConfig
 from experiments.resolve import cost_model, engine_configs, preset
 from experiments.traces import TRACES
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.open_loop import OpenLoop

@@ -1,8 +1,6 @@
 """`python -m experiments.run CONFIG`: run the points of an experiment, or replay a recorded one.
 
-Lives here: the command line, and what it prints.
-Promises: a user's mistake is one line and exit code 2; failed points, or a replay that differs, are exit code 1.
-Must not know: how points run.
+A user's mistake is one line and exit code 2; failed points, or a replay that differs, are exit code 1.
 """
 
 import os

@@ -1,8 +1,6 @@
 """The request files that come with the experiments.
 
-Lives here: TRACES: for each name that a WorkloadSpec may give as `lengths`, the file, its source and its licence.
-Promises: what the numbers are from can be told of every run (`Workload.source`); data/README.md says more of each file.
-Must not know: what is done with them.
+What the numbers are from can be told of every run (`Workload.source`); data/README.md says more of each file.
 """
 
 from pathlib import Path

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord

@@ -1,8 +1,6 @@
 """`python -m experiments.paper`: run what the figures need, then write the report.
 
-Lives here: the command line, and how fast the simulation was.
-Promises: a run that was stopped goes on where it was; exit status 1 names what was wrong in one line.
-Must not know: what is in a figure.
+A run that was stopped goes on where it was; exit status 1 names what was wrong in one line.
 """
 
 import argparse
@@ -55,7 +53,7 @@ def _make(options: argparse.Namespace) -> None:
     print(counted(results))
     print(f"{len(ran)} points in {seconds:.0f} s (those that had run before took none)")
     print(
-        f"1,000 ShareGPT requests of OPT-13B at 2 a second: {speed:.0f} simulated requests a second on one core; "
+        f"1,000 ShareGPT requests of OPT-13B at 2 per second: {speed:.0f} simulated requests per second on one core; "
         f"DistServe's simulator, which has no page pool: {_DISTSERVE}"
     )
     print(f"report: {options.output / 'report.html'}")

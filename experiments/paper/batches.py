@@ -1,8 +1,6 @@
 """Fig. 1, right: memory and throughput against the number of requests in a batch.
 
-Lives here: its plan.
-Promises: batches of the real scheduler, capped at a number of requests, under a load that fills them.
-Must not know: how lines are drawn.
+Batches of the real scheduler, capped at a number of requests, under a load that fills them.
 """
 
 from experiments.config import ExperimentConfig
@@ -51,7 +49,7 @@ def fig1(full: bool) -> Plan[Result]:
 
 
 def _lines(found: dict[tuple[str, int], Summary]) -> dict[str, Points]:
-    """Requests that ran and memory, of both systems; requests that ran and tokens a second."""
+    """Requests that ran and memory, of both systems; requests that ran and tokens per second."""
 
     def held(summary: Summary) -> tuple[float, float]:
         pages = (1 - number(summary, "kv_free_share")) * number(summary, "pages_total")
@@ -86,7 +84,7 @@ def _throughputs(found: dict[tuple[str, int], Summary], configs: dict[tuple[str,
 
 
 def _slopes(ours: dict[str, Points]) -> list[Row]:
-    """Memory a request: the slope of each curve of the upper panel."""
+    """Memory per request: the slope of each curve of the upper panel."""
     rows: list[Row] = []
     for name, last, reason in (
         (EXISTING, 6, "2,048 tokens are 1.68 x 10^9 bytes; the paper's staircase has 1.625"),

@@ -1,8 +1,6 @@
 """Figs. 12, 14, 16 and 17: normalized latency against request rate.
 
-Lives here: the plan of each of these figures.
-Promises: every curve has the rate at 0.5 s a token, and runs at the paper's own rates to be drawn beside it.
-Must not know: how curves are drawn.
+Every curve has the rate at 0.5 s per token, and runs at the paper's own rates to be plotted beside it.
 """
 
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Where the paper's text and its own figures say different things.
 
-Lives here: the list, in words and numbers.
-Promises: nothing simulated; the figures' numbers are those of published.json.
-Must not know: how the report is laid out.
+Nothing simulated; the figures' numbers are those of published.json.
 """
 
 from experiments.paper.published import panel

@@ -1,8 +1,6 @@
 """All figures by name.
 
-Lives here: FIGURES, and which of them a command line asks for.
-Promises: a name that is no figure is refused with those that are.
-Must not know: what is inside a figure.
+A name that is no figure is refused with those that are.
 """
 
 from experiments.paper import batches, memory, pages

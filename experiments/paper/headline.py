@@ -1,8 +1,6 @@
 """The paper's headline, how many times more requests vLLM serves, under a cost profile that was fitted to none of it.
 
-Lives here: the plan of the ratios under `ideal`, with other seeds and other hardware as bands.
-Promises: no constant behind these numbers is from the paper; each ratio has its paper's claim beside it.
-Must not know: how the bands are drawn.
+No constant behind these numbers is from the paper; each ratio has its paper's claim beside it.
 """
 
 from dataclasses import replace
@@ -19,7 +17,7 @@ FACTORS = {
     f"{part} {factor:+.0%}": {part: 1 + factor} for part in ("bandwidth", "flops", "host") for factor in (-0.15, 0.15)
 }
 BASE = "seed 0"
-# Under `ideal` a step takes less than the paper's did, so the rates of the knees are higher by about so much.
+# Under `ideal` a step takes less than the paper's did, so the rates of the knees are higher by about this much.
 _FASTER = 1.3
 _CLAIMS = {ORACLE: "1.7 to 2.7", MAX: "2.7 to 8", FT: "up to 22"}
 

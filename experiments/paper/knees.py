@@ -1,8 +1,6 @@
-"""At which rate a system's latency reaches half a second a token.
+"""At which rate a system's latency reaches half a second per token.
 
-Lives here: the search, and a curve of latency against rate as a Plan.
-Promises: the rate is known to about 1 %: it is interpolated, in the logarithm of the latency, in a narrow bracket.
-Must not know: systems, figures.
+The rate is known to about 1 %: it is interpolated, in the logarithm of the latency, in a narrow bracket.
 """
 
 import math
@@ -17,12 +15,12 @@ TOLERANCE = 0.01
 _NEAR = 0.2
 # The step up from a latency below so large a part of the level.
 _UP = ((0.1, 1.3), (0.25, 1.1), (1.0, 1.05))
-# A search that has tried so many rates is in trouble that more rates do not mend.
+# A search that has tried this many rates is in trouble that more rates do not mend.
 MOST_RATES = 40
 
 
 class Curve(NamedTuple):
-    """Latencies by rate, the rate at 0.5 s a token, and the digests of the runs."""
+    """Latencies by rate, the rate at 0.5 s per token, and the digests of the runs."""
 
     points: list[tuple[float, float]]
     knee: float
@@ -44,7 +42,7 @@ def knee(points: dict[float, float], level: float = KNEE_S) -> float:
     """
     low, high = bracket(points, level)
     if low is None or high is None:
-        raise ValueError(f"no latency on one side of {level} s a token among {points}: run more rates")
+        raise ValueError(f"no latency on one side of {level} s per token among {points}: run more rates")
     part = math.log(level / points[low]) / math.log(points[high] / points[low])
     return low + (high - low) * part
 
@@ -57,7 +55,7 @@ def next_rate(points: dict[float, float], level: float = KNEE_S, tolerance: floa
         return _digits(low * next(step for part, step in _UP if points[low] < level * part))
     if low is None:
         return _digits(high / (1.3 if points[high] > 4 * level else 1.06))
-    # Latency grows five times as fast as the rate and more, so a point so near the level settles a wider bracket.
+    # Latency grows five times as fast as the rate and more, so a point this near the level settles a wider bracket.
     nearest = min(abs(math.log(points[rate] / level)) for rate in (low, high))
     if high / low <= 1 + (8 if nearest <= _NEAR else 2) * tolerance:
         return None
@@ -87,5 +85,5 @@ def curve(config_at: Callable[[float], ExperimentConfig], rates: Sequence[float]
         following = next_rate(points)
         wanted = [] if following is None else [following]
         if len(points) > MOST_RATES:
-            raise ValueError(f"{len(points)} rates do not find where the latency is {KNEE_S} s a token: {points}")
+            raise ValueError(f"{len(points)} rates do not find where the latency is {KNEE_S} s per token: {points}")
     return Curve(sorted(points.items()), knee(points), tuple(digests))

@@ -1,8 +1,6 @@
 """Figs. 2, 13 and 15, and Table 1: what is in memory, and how many requests fit.
 
-Lives here: the plan of each of them.
-Promises: the paper's own definitions and windows, said in the conditions of each result.
-Must not know: how bars are drawn.
+The paper's own definitions and windows, said in the conditions of each result.
 """
 
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Figs. 18b, 19a and 19b: the size of a page, and ways out when there are none left.
 
-Lives here: the plan of each of them.
-Promises: 19a comes from the cost terms of moving and recomputing alone, the others from runs of the scheduler.
-Must not know: how lines are drawn.
+19a comes from the cost terms of moving and recomputing alone, the others from runs of the scheduler.
 """
 
 from dataclasses import replace
@@ -18,7 +16,7 @@ from jpaged.sim.work import StepWork
 from models.families import PRESETS
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# 19a moves and recomputes so many tokens; the paper plots 0.9 of the recomputation's time.
+# 19a moves and recomputes this many tokens; the paper plots 0.9 of the recomputation's time.
 _TOKENS, _RECOMPUTE = 256, 0.9
 _PAGES = Setting(profile="paper-2023-pages", duration_s=600)
 _SHAREGPT_RATE, _ALPACA_RATE = 2.01, 30.1

@@ -1,8 +1,6 @@
 """What the panels of Figs. 12, 14, 16 and 17 are of.
 
-Lives here: PANELS, and `panels_of`.
-Promises: how long each is run, and to what its numbers are held, is said here alone.
-Must not know: what came out.
+How long each is run, and to what its numbers are held, is said here alone.
 """
 
 from dataclasses import dataclass

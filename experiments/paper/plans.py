@@ -1,8 +1,6 @@
 """Questions that ask for points in rounds, so that all figures share one pool of processes.
 
-Lives here: Plan, `together`, `run_plan`.
-Promises: each round runs the points that all plans wait for at once; what comes out does not depend on the company.
-Must not know: figures, how a point is run.
+Each round runs the points that all plans wait for at once; what comes out does not depend on the company.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -1,8 +1,6 @@
 """The paper's own numbers, as read off its figures.
 
-Lives here: published.json (its source is named in it) and how it is read.
-Promises: numbers of the paper alone; nothing in them was simulated.
-Must not know: what is simulated, verdicts.
+Numbers of the paper alone; nothing in them was simulated.
 """
 
 import json
@@ -26,7 +24,7 @@ class PublishedPanel(NamedTuple):
     above: dict[str, Line]
 
     def knee(self, system: str) -> float:
-        """The rate at which the paper's line, straight between its points, first reaches 0.5 s a token."""
+        """The rate at which the paper's line, straight between its points, first reaches 0.5 s per token."""
         return crossing(self.inside[system] + self.above[system], KNEE_S)
 
 

@@ -1,8 +1,6 @@
 """The report: report.json, report.md, report.html and the pictures.
 
-Lives here: `write_report`.
-Promises: the same results give the same bytes; every miss stands there with its reason.
-Must not know: how results came about.
+The same results give the same bytes; every miss stands there with its reason.
 """
 
 import html
@@ -11,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from experiments.paper.disagreements import disagreements
-from experiments.paper.draw_bars import PICTURES, draw
+from experiments.paper.plot_bars import PICTURES, plot
 from experiments.paper.rows import CALIBRATED, MISS, PASS, Result, Row
 from experiments.table import markdown_table
 
@@ -39,7 +37,7 @@ _STYLE = (
 def write_report(results: list[Result], folder: Path, *, full: bool) -> None:
     """Write everything into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {r.figure: draw(r, folder / "figures").name for r in results if r.figure in PICTURES}
+    pictures = {r.figure: plot(r, folder / "figures").name for r in results if r.figure in PICTURES}
     facts = {
         "full": full,
         "rows": [row.as_dict() for r in results for row in r.rows],

@@ -1,8 +1,6 @@
 """One line of the report: a number of the paper beside ours, and what is to be thought of it.
 
-Lives here: Row, Result, and the verdicts.
-Promises: a quantity that a constant was fitted to is `calibrated`, however near it comes; a row tells its tolerance.
-Must not know: how numbers are simulated or drawn.
+A quantity that a constant was fitted to is `calibrated`, however near it comes; a row tells its tolerance.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -70,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a figure: its rows, the numbers of ours that are drawn, and under which conditions they were made.
+    """What came of a figure: its rows, the numbers of ours that are plotted, and under which conditions they were made.
 
     `digests` names the runs behind it.
     """

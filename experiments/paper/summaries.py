@@ -1,8 +1,6 @@
 """What figures read out of summaries.
 
-Lives here: `number`.
-Promises: a number, or an error that names what is missing.
-Must not know: figures.
+A number, or an error that names what is missing.
 """
 
 from experiments.kinds import Summary

@@ -1,8 +1,6 @@
 """Who is compared, on what: the paper's systems and settings as configs.
 
-Lives here: SYSTEMS, MODELS, `Setting`, and the config of a setting at a rate.
-Promises: systems differ in their memory policy alone, but FasterTransformer, which is another engine.
-Must not know: what the paper measured.
+Systems differ in their memory policy alone, but FasterTransformer, which is another engine.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from jpaged.workloads import WorkloadSpec
 
 
 class System(NamedTuple):
-    """A system of the paper: its name there, the policy that it is here, and how the paper draws it."""
+    """A system of the paper: its name there, the policy that it is here, and how the paper plots it."""
 
     name: str
     policy: str

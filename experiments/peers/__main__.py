@@ -1,8 +1,6 @@
 """`python -m experiments.peers`: measure jpaged beside every peer that can be installed, and write the table down.
 
-Lives here: the flags, the table, and its place in docs/performance.md.
-Promises: fails if there is no peer at all; what is left out is said, with the reason.
-Must not know: environments, processes.
+Fails if there is no peer at all; what is left out is said, with the reason.
 """
 
 import json

@@ -1,8 +1,6 @@
 """The catalog model in the forms that other engines read.
 
-Lives here: `hugging_face_folder` and `gguf_file`: what jpaged computes with, dequantised, for everybody else.
-Promises: the same numbers in every form; what is there already is not made again.
-Must not know: engines.
+The same numbers in every form; what is there already is not made again.
 """
 
 import json

@@ -1,8 +1,6 @@
 """The engines that jpaged is measured against, and an environment of its own for each.
 
-Lives here: PEERS, `prepare`: venv, packages and model in the form that the engine reads.
-Promises: an environment is made once; one that cannot be made says why, and leaves the others alone.
-Must not know: how they are measured.
+An environment is made once; one that cannot be made says why, and leaves the others alone.
 """
 
 import re

@@ -1,8 +1,6 @@
 """Engines in turn: each runs the workload while the others stand still.
 
-Lives here: Client, a running engine; `measure`, the rounds; `ratios`, what they say of jpaged.
-Promises: every engine is loaded and warm before the first round; a ratio compares runs of the same round.
-Must not know: what an engine is.
+Every engine is loaded and warm before the first round; a ratio compares runs of the same round.
 """
 
 import json

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.sharding.collectives import Collective, collectives_of
-from jpaged.config.engine import ParallelConfig
+from jpaged.config.options import ParallelConfig
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import forward

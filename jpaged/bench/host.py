@@ -7,7 +7,7 @@ import time
 from statistics import median, quantiles
 from typing import Any
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.cache.page_pool import PagePool, pages_for
 from jpaged.core.engine import Engine
 from jpaged.core.requests.request import Request

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from jpaged.bench.measure import stage_seconds
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop

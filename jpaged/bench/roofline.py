@@ -1,10 +1,7 @@
 """How far the parts of a step are from what the machine can do.
 
-Lives here: `roofline`: the machine's rates through XLA, the least time that each part of a step needs at those rates,
-and the time that it takes.
-Promises: the least time is the larger of operations over the matrix rate and bytes over the memory rate; what padding
-adds counts as loss. Parts are timed in turns, so that what disturbs the machine disturbs all of them.
-Must not know: flags, printing, schedules.
+The least time is the larger of operations over the matrix rate and bytes over the memory rate; what padding adds counts
+as loss. Parts are timed in turns, so that what disturbs the machine disturbs all of them.
 """
 
 from collections.abc import Callable
@@ -40,7 +37,7 @@ class Work(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Operations a second of a large matrix product, and bytes a second of a pass over a large array."""
+    """Operations per second of a large matrix product, and bytes per second of a pass over a large array."""
 
     operations: float
     bytes: float

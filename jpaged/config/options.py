@@ -1,7 +1,7 @@
 """Every option of an engine, declared once: type, default, choices or bounds, and a line of help.
 
-The sections hold options as the engine runs them, and a section that exists is consistent; EngineOptions has them all as
-a user may give them, and as `LLM`, the flags and the docs show them.
+The sections hold options as the engine runs them, and a section that exists is consistent. EngineOptions has them all
+as a user may give them, and as `LLM`, the flags and the docs show them.
 """
 
 import os

@@ -6,7 +6,7 @@ A request that is refused or aborted leaves no trace; a failed step ends every r
 from collections import deque
 from typing import Any
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.cache.prefixes import Prefixes
 from jpaged.core.errors import REFUSALS, QueueFull, RequestRefused
 from jpaged.core.executor import Clock, Executor, WallClock

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jpaged.config.engine import ParallelConfig
+from jpaged.config.options import ParallelConfig
 from models import build_model, load_params
 from models.config import ModelConfig
 from models.partition import AXIS, PAGE_SPEC, ShardedModel, shard_of, sharded_config

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config.engine import CacheConfig, ParallelConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, ParallelConfig, SchedulerConfig
 from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 from jpaged.core.scheduling.plan import AdmittedSequence, SchedulerOutput, StepResult
 from jpaged.runtime.buckets import Buckets

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config.engine import ParallelConfig
+from jpaged.config.options import ParallelConfig
 from jpaged.core.scheduling.plan import MoveKind, PageMove, moves_of
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.programs import ProgramTable

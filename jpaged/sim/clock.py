@@ -1,8 +1,6 @@
 """Time that passes only when it is told to.
 
-Lives here: VirtualClock.
-Promises: integer nanoseconds, so that sums are exact and equal times are equal; it never falls.
-Must not know: who moves it.
+Integer nanoseconds, so that sums are exact and equal times are equal; it never falls.
 """
 
 

@@ -1,8 +1,6 @@
 """What a step costs.
 
-Lives here: the CostModel role, the linear model that all profiles but `table` are, and the replay of a log.
-Promises: integer nanoseconds, rounded once; the device's time and the host's between steps are told apart.
-Must not know: where coefficients come from, plans, clocks.
+Integer nanoseconds, rounded once; the device's time and the host's between steps are told apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +35,7 @@ class LinearCostModel:
     `token_ns`, `pair_ns`. By launches: `launch_ns`, `sequence_ns` (of a decode row), `prefill_row_ns`, `sample_ns` (a
     draw's). By the host: `host_...`. The first `free_rows` decode rows, and then the first `free_tokens` of the tokens
     left, cost no compute: reading the weights hides it. A swapped page costs its tokens' bytes on the link, and
-    `_page_ns` for its separate copies: one a layer, K and V.
+    `_page_ns` for its separate copies: one per layer, K and V.
     `page_sizes` are those that the model holds for (None: any), with the factor on what attention reads in each.
     `unknown` are the facts (fields of StepWork) that a measured model has never seen: a step that has any is refused.
     """

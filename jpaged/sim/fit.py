@@ -112,5 +112,5 @@ def _fit(terms: Mapping[str, str | None], data: Mapping[str, Array], times: Arra
 
     solution: Array = cast(Any, optimize).nnls(matrix / scale, times * weights)[0] / scale
     # Six digits: what is left of the order in which sums were taken falls away.
-    rounded = np.array([float(f"{value:.6g}") for value in solution])
+    rounded = np.array([float(f"{value:.6g}") for value in solution.tolist()])
     return dict(zip(terms, rounded.tolist(), strict=True)), facts @ rounded

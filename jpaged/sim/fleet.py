@@ -9,7 +9,7 @@ from collections import abc, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.errors import REFUSALS
 from jpaged.core.open_loop import check_arrivals

@@ -1,8 +1,6 @@
 """What a device can do, in numbers with their sources.
 
-Lives here: Hardware and the presets HARDWARE.
-Promises: peaks are the vendor's, efficiencies are measured ones or say that they are not.
-Must not know: models, steps.
+Peaks are the vendor's, efficiencies are measured ones or say that they are not.
 """
 
 from collections.abc import Mapping
@@ -73,7 +71,7 @@ GIB = 1024**3
 #   against DistServe's points are those of a fit; every other source is a check.
 # - all_reduce_rate: 128 MiB messages in AIConfigurator's NCCL table of A100-SXM4 (94, 70, 61 GB/s; 3 is between).
 # - host_step_ns, host_sequence_ns: learned constants that BLIS (inference-sim, Apache-2.0) publishes; with
-#   sequence_ns they make up the 40 us a sequence of the batch slopes of FasterTransformer's tables.
+#   sequence_ns they make up the 40 us per sequence of the batch slopes of FasterTransformer's tables.
 # - copies: Fig. 19a of the paper, 209,715,200 bytes either way: in 17.0 ms + 3.5 us a copy, out 15.95 ms + 1.9 us.
 _A100_REDUCE_NS = MappingProxyType({1: 0.0, 2: 13e3, 3: 22e3, 4: 28e3, 8: 50e3})
 _A100_REDUCE_RATE = MappingProxyType({2: 95e9, 3: 80e9, 4: 70e9, 8: 60e9})

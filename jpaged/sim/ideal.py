@@ -63,7 +63,7 @@ def ideal_cost_model(
 
 
 def with_swaps(cost_model: LinearCostModel, hardware: Hardware, kv_bytes: float, layers: int) -> LinearCostModel:
-    """The cost model with what moving pages between device and host costs, for `kv_bytes` a token on each device.
+    """The cost model with what moving pages between device and host costs, for `kv_bytes` per token on each device.
 
     Each device moves its part over its own link, one copy for each page, layer, and K or V (the paper's Fig. 19a).
     """

@@ -1,8 +1,6 @@
 """What pages travel over from one device to another.
 
-Lives here: Link and the presets LINKS.
-Promises: rates are the vendors' figures times an efficiency that says where it is from; integer nanoseconds.
-Must not know: who sends what.
+Rates are the vendors' figures times an efficiency that says where it is from; integer nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """`rate`: bytes a second one way, as reached; `latency_ns`: what each transfer costs besides its bytes."""
+    """`rate`: bytes per second one way, as reached; `latency_ns`: what each transfer costs besides its bytes."""
 
     name: str
     rate: float

@@ -1,9 +1,7 @@
 """The profiles `paper-2023` and its kin: the systems of the PagedAttention paper, as they were in 2023.
 
-Lives here: coefficients of a step's time for the paper's models, each on the hardware that the paper ran it on.
-Promises: every coefficient was CALIBRATED to the paper's figures, and says to which; a model, device or page size that
-no coefficient was calibrated for is refused.
-Must not know: requests, plans.
+Every coefficient was CALIBRATED to the paper's figures, and says to which; a model, device or page size that no
+coefficient was calibrated for is refused.
 """
 
 from collections.abc import Mapping
@@ -32,19 +30,18 @@ class PaperFit:
 
 @dataclass(frozen=True, slots=True)
 class PaperProfile:
-    """A system of the paper: its fits by model, what they were calibrated to, and the factor of each page size.
+    """A system of the paper: its fits by model, and the factor of each page size.
 
     `host_sequences`: whether what a sequence costs is host time (the sampler was a Python loop) or the device's.
     """
 
     engine: str
-    calibrated_to: str
     fits: Mapping[str, PaperFit]
     page_sizes: Mapping[int, float] | None
     host_sequences: bool = True
 
 
-# What makes a discrete-event run of OPT-13B at 2.01 req/s meet Fig. 19b, as multiples of 0.87 us a token.
+# What makes a discrete-event run of OPT-13B at 2.01 req/s meet Fig. 19b, as multiples of 0.87 us per token.
 _FIG_19B = {1: 2.9, 2: 2.6, 4: 2.6, 8: 1.6, 16: 0.82, 32: 0.65, 64: 0.62, 128: 0.87, 256: 1.08}
 _TO_PAGES_OF_16 = MappingProxyType({size: factor / _FIG_19B[16] for size, factor in _FIG_19B.items()})
 _OPT_13B = PaperFit("A100-40GB", 1, 28.15, 0.219, 0.836, 0.120, 140)
@@ -61,7 +58,8 @@ PAPER_PROFILES: Mapping[str, PaperProfile] = MappingProxyType(
     {
         "paper-2023": PaperProfile(
             "vLLM",
-            "the ShareGPT curves of Fig. 12 (vLLM and Orca), page size 16; other page sizes relative to it by Fig. 19b",
+            # Calibrated to the ShareGPT curves of Fig. 12 (vLLM and Orca), page size 16; other page sizes relative
+            # to it by Fig. 19b.
             {
                 "opt-13b": _OPT_13B,
                 "llama-13b": _OPT_13B,
@@ -72,13 +70,14 @@ PAPER_PROFILES: Mapping[str, PaperProfile] = MappingProxyType(
         ),
         "paper-2023-alpaca": PaperProfile(
             "vLLM",
-            "the knees of OPT-13B's Alpaca curves in Fig. 12: many short sequences, so a larger cost a sequence",
+            # Calibrated to the ShareGPT curves of Fig. 12 (vLLM and Orca), page size 16; other page sizes relative
+            # to it by Fig. 19b.
             {"opt-13b": _ALPACA_13B, "llama-13b": _ALPACA_13B},
             _TO_PAGES_OF_16,
         ),
         "paper-2023-pages": PaperProfile(
             "vLLM",
-            "Fig. 19b (recompute), OPT-13B, ShareGPT at 2.01 req/s, each page size by itself",
+            # Calibrated to Fig. 19b (recompute), OPT-13B, ShareGPT at 2.01 req/s, each page size by itself.
             {"opt-13b": _PAGES_13B},
             MappingProxyType(_FIG_19B),
         ),
@@ -88,7 +87,7 @@ PAPER_PROFILES: Mapping[str, PaperProfile] = MappingProxyType(
         # the token term is paper-2023's.
         "paper-2023-ft": PaperProfile(
             "FasterTransformer",
-            "FasterTransformer's ShareGPT curves of Fig. 12; padded static batches (padded_work_of)",
+            # Calibrated to FasterTransformer's ShareGPT curves of Fig. 12; padded static batches (padded_work_of).
             {
                 "opt-13b": _static("A100-40GB", 1, 21.3, 0.5, 0.120),
                 "opt-66b": _static("A100-40GB", 4, 31.6, 0.36, 0.112),
@@ -116,7 +115,7 @@ def paper_cost_model(profile: str, model: ModelConfig, hardware: str, tensor_par
     sequence_ns = fit.sequence_ms * 1e6
     cost = LinearCostModel(
         name=profile,
-        # 0.70 to 0.81 ms a layer whatever the device: launches, not bytes, bound the base.
+        # 0.70 to 0.81 ms per layer whatever the device: launches, not bytes, bound the base.
         launch_ns=fit.base_ms * 1e6,
         sequence_ns=0.0 if system.host_sequences else sequence_ns,
         host_sequence_ns=sequence_ns if system.host_sequences else 0.0,

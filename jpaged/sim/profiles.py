@@ -1,8 +1,6 @@
 """Cost models by name.
 
-Lives here: the profiles that a config may name, and load_profile.
-Promises: a profile that does not hold for what is asked is refused, with the ones that do.
-Must not know: executors.
+A profile that does not hold for what is asked is refused, with the ones that do.
 """
 
 from pathlib import Path

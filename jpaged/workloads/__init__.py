@@ -1,14 +1,11 @@
 """Workloads: what is asked, how long it is, and when.
 
-Lives here: Workload, the specs it is built of, length distributions, arrivals, the paper's recipe, files, statistics.
-Promises: integers, the same for the same spec on every machine, with a digest that names them.
-Must not know: engines, jax.
+Integers, the same for the same spec on every machine, with a digest that names them.
 """
 
 from jpaged.workloads.build import build_workload
 from jpaged.workloads.files import load_workload, save_csv
 from jpaged.workloads.lengths import LENGTHS
-from jpaged.workloads.paper import paper_trace
 from jpaged.workloads.spec import TraceFile, WorkloadSpec
 from jpaged.workloads.statistics import PrefixReuse, WorkloadStats, describe, prefix_reuse
 from jpaged.workloads.workload import Workload
@@ -23,7 +20,6 @@ __all__ = [
     "build_workload",
     "describe",
     "load_workload",
-    "paper_trace",
     "prefix_reuse",
     "save_csv",
 ]

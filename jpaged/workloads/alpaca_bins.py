@@ -1,8 +1,6 @@
 """Alpaca's lengths as the paper's Fig. 11 shows them: 128 bins, with a shape inside each.
 
-Lives here: the counts of the bins, and the table made of them.
-Promises: each bin has the figure's share of the 52,002 rows; the mean of 1 / output is the data's, 0.0685.
-Must not know: how requests arrive.
+Each bin has the figure's share of the 52,002 rows; the mean of 1 / output is the data's, 0.0685.
 
 Inside a bin lengths are spread as the fit spreads them. The first bin of the outputs holds 1 to 12 tokens and 22 % of
 the rows, and a latency per token weighs it most; so it has the shares measured on 20,000 answers of the data set.

@@ -1,8 +1,6 @@
 """When requests come: nanoseconds from the start of a run.
 
-Lives here: Poisson, gamma, evenly spaced and the paper's 10 ms arrivals, and a rescaling of any of them.
-Promises: the same seed gives the same nanoseconds; asking for more requests changes none of the first ones.
-Must not know: what the requests are.
+The same seed gives the same nanoseconds; asking for more requests changes none of the first ones.
 """
 
 import math
@@ -25,7 +23,7 @@ MAX_REQUESTS = 10_000_000
 def poisson(
     rate: float, *, seed: int, num_requests: int | None = None, duration_s: float | None = None
 ) -> tuple[int, ...]:
-    """Arrivals of a Poisson process of `rate` a second: the first `num_requests`, or those before `duration_s`."""
+    """Arrivals of a Poisson process of `rate` per second: the first `num_requests`, or those before `duration_s`."""
     require_rate(rate)
     bits = stream(seed, "gaps")
     gaps = _endless(lambda: [-math.log(u) / rate for u in fractions(bits, CHUNK)])
@@ -59,7 +57,7 @@ def paper_quanta(rate: float, duration_s: float, *, seed: int = 0) -> tuple[int,
     """Arrivals as in the paper's experiments: a Poisson number of requests every 10 ms, all at the start of the 10 ms.
 
     The numbers are those of `numpy.random.seed(seed)` and `numpy.random.poisson(rate * 0.01)`, a stream that NumPy
-    has frozen; the global state is not touched. An hour at 2 a second has 7,280 requests with seed 0.
+    has frozen; the global state is not touched. An hour at 2 per second has 7,280 requests with seed 0.
     """
     require_rate(rate)
     require_positive("duration_s", duration_s)
@@ -80,7 +78,7 @@ def rescaled(arrival_ns: Sequence[int], rate: float) -> tuple[int, ...]:
 
 
 def require_rate(rate: object) -> None:
-    """Raise ValueError unless `rate` is a number of requests a second, from 1e-6 on."""
+    """Raise ValueError unless `rate` is a number of requests per second, from 1e-6 on."""
     require_positive("rate", rate, low=1e-6)
 
 

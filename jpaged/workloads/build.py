@@ -1,11 +1,10 @@
 """From a spec to its workload.
 
-Lives here: `build_workload`.
-Promises: equal specs and equal files give workloads of equal digests; what was left out or cut is counted and noted.
-Must not know: where the files of a registry are.
+Equal specs and equal files give workloads of equal digests; what was left out or cut is counted and noted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 from jpaged.workloads import arrivals, lengths
 from jpaged.workloads.files import TraceRows, read_trace
 from jpaged.workloads.fits import MAX_TOTAL
-from jpaged.workloads.paper import paper_rows
 from jpaged.workloads.spec import MADE, TraceFile, WorkloadSpec
 from jpaged.workloads.streams import below, stream
 from jpaged.workloads.workload import SECOND, Workload
@@ -133,13 +131,29 @@ def _of_file(spec: WorkloadSpec, trace: TraceRows) -> tuple[Workload, _Cuts]:
         assert count is not None and cuts.limit is not None
         pairs = list(zip(requests.prompt_tokens, requests.output_tokens, strict=True))
         cuts.dropped = len(pairs) - len(list(cuts.fit((0, *pair) for pair in pairs)))
-        order = paper_rows(pairs, count, max_total=cuts.limit, seed=spec.seed)
+        order = _paper_rows(pairs, count, max_total=cuts.limit, seed=spec.seed)
     else:
         order = _order(spec, requests, count, cuts)
     times = _times(spec, len(order)) if times is None else times
     assert times is not None
     # The file's times go first: rows in another order need not be in order of time.
     return replace(replace(requests, arrival_ns=(0,) * len(requests)).rows(order), arrival_ns=times), cuts
+
+
+def _paper_rows(pairs: Sequence[tuple[int, int]], count: int, *, max_total: int, seed: int) -> list[int]:
+    """Which rows of `pairs` come for `count` requests, in order of arrival, by the recipe of the paper's scripts.
+
+    Pairs of more than `max_total` tokens are left out; of the others come as many of the first ones as there are
+    arrivals, from the top again if they do not suffice; these are shuffled. So a short run has other mean lengths than
+    a long one. No global random state is touched. Raises ValueError.
+    """
+    kept = [row for row, pair in enumerate(pairs) if sum(pair) <= max_total]
+    if not kept and count:
+        raise ValueError(f"pairs: none has at most {max_total} tokens in all; give shorter ones")
+    rows = [kept[i % len(kept)] for i in range(count)]
+    # The stream of random.seed(seed); random.shuffle(rows).
+    random.Random(seed).shuffle(rows)
+    return rows
 
 
 def _prepared(spec: WorkloadSpec, workload: Workload) -> Workload:

@@ -1,8 +1,6 @@
 """Fitted lengths of the paper's two data sets, free of the licence of any data.
 
-Lives here: the parameters, and the tables made of them.
-Promises: means of 161.31 / 337.99 (ShareGPT) and 19.31 / 58.45 (Alpaca) tokens of OPT's tokenizer, as in Fig. 11.
-Must not know: how requests arrive.
+Means of 161.31 / 337.99 (ShareGPT) and 19.31 / 58.45 (Alpaca) tokens of OPT's tokenizer, as in Fig. 11.
 
 Made by maximum likelihood with the means held. A length k has the probability F(k + 1/2) - F(k - 1/2), normalised over
 the table; prompt and output are independent (the data's rank correlation is 0.2), and pairs of 2048 tokens and more are

@@ -1,8 +1,6 @@
 """A distribution of token counts as a table of integers.
 
-Lives here: LengthTable: made of weights, drawn from by inverse CDF.
-Promises: a draw is a search in a table of 32-bit integers, so the same seed gives the same lengths on every machine.
-Must not know: which distribution the weights are of.
+A draw is a search in a table of 32-bit integers, so the same seed gives the same lengths on every machine.
 """
 
 from collections.abc import Iterable, Sequence

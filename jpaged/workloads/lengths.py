@@ -1,8 +1,6 @@
 """Lengths drawn from distributions: endless streams of (prompt, output) token counts.
 
-Lives here: LENGTHS, the registry of named distributions, and constant and uniform lengths.
-Promises: the first n pairs of a seed are the same however many follow.
-Must not know: arrivals, files, how long a model's context is.
+The first n pairs of a seed are the same however many follow.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """What a workload is made of, in a config's words.
 
-Lives here: WorkloadSpec, checked once and then frozen, and TraceFile, an entry of a registry of files.
-Promises: plain numbers and names, so a spec can stand in a config file; every error names field, value and remedy.
-Must not know: what is in a file, which files there are.
+Plain numbers and names, so a spec can stand in a config file; every error names field, value and remedy.
 """
 
 from dataclasses import dataclass
@@ -41,8 +39,8 @@ class WorkloadSpec:
     (lowest, highest).
 
     `arrivals`: "poisson", "gamma" (of shape `burstiness`, and gaps stretched to meet the rate exactly with
-    `rescale_gaps`) or "uniform" at `rate` a second; "recorded" in the file, at `time_scale` times their times or, if
-    `rate` is given, scaled to that mean rate; "all_at_once"; "paper": the recipe of the paper's traces (`paper_trace`),
+    `rescale_gaps`) or "uniform" at `rate` per second; "recorded" in the file, at `time_scale` times their times or, if
+    `rate` is given, scaled to that mean rate; "all_at_once"; "paper": the recipe of the paper's traces,
     whose requests have less than 2,048 tokens.
 
     `duration_s` or `num_requests` says how many; without either a file's requests all come, once. `rows`: a file's
@@ -97,7 +95,7 @@ class WorkloadSpec:
             if self.arrivals == "all_at_once":
                 raise ValueError(f"rate={self.rate}: all_at_once has no rate; leave it out")
         elif self.arrivals not in ("recorded", "all_at_once"):
-            raise ValueError(f"rate=None: {self.arrivals} arrivals need a rate; give requests a second")
+            raise ValueError(f"rate=None: {self.arrivals} arrivals need a rate; give requests per second")
         if self.arrivals == "paper" and (self.duration_s is None or self.rows != "in_order"):
             raise ValueError(
                 f"duration_s={self.duration_s!r}, rows={self.rows!r}: the paper's recipe makes a trace of a duration "

@@ -1,8 +1,6 @@
 """What a workload is like, in numbers.
 
-Lives here: `describe`, and what an infinite prefix cache would find.
-Promises: plain numbers; standard deviations divide by n, quantiles interpolate linearly.
-Must not know: engines, page pools.
+Plain numbers; standard deviations divide by n, quantiles interpolate linearly.
 """
 
 from collections.abc import Sequence

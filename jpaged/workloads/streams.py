@@ -1,8 +1,6 @@
-"""Random numbers that stay the same: one stream a purpose, whatever else is drawn.
+"""Random numbers that stay the same: one stream per purpose, whatever else is taken from others.
 
-Lives here: `stream`, and the draws made of its raw 64-bit words.
-Promises: PCG64's raw words are the same on every machine and under every NumPy; draws are integer operations on them.
-Must not know: lengths, arrivals.
+PCG64's raw words are the same on every machine and under every NumPy; draws are integer operations on them.
 """
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Token ids without text: pieces of endless streams, each a function of its name alone.
 
-Lives here: `span_ids`.
-Promises: equal pieces give equal ids, on every machine; streams differ in their first token.
-Must not know: workloads, files.
+Equal pieces give equal ids, on every machine; streams differ in their first token.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """What an experiment serves: when each request arrives, how long it is, and what it shares with others.
 
-Lives here: Workload, its digest, its cuts and its changes of time; and the token ids that stand for its prompts.
-Promises: frozen columns of integers; equal columns have equal digests, and equal prompts in every run.
-Must not know: files, distributions, engines.
+Frozen columns of integers; equal columns have equal digests, and equal prompts in every run.
 """
 
 import hashlib
@@ -37,7 +35,7 @@ class Workload:
 
     - `prefix_ids` names each `prefix_unit` tokens of a prompt (the last block may be shorter): equal ids, equal tokens.
     - `session` and `turn`: the prompt of a later turn begins with the prompt and the answer of the turns before.
-    - `shared_prefix_tokens`: so many first tokens are the same in all prompts. Goes with sessions, not with prefix_ids.
+    - `shared_prefix_tokens`: the number of first tokens that all prompts share; for sessions alone.
 
     `source` says where it is from and under which licence. `num_dropped` requests of the source were left out
     because they were too long; `notes` say what else was done. None of these four, nor `name`, is in the digest.
@@ -62,7 +60,8 @@ class Workload:
             column = getattr(self, field)
             if column is not None and len(column) != len(self.prompt_tokens):
                 raise ValueError(
-                    f"{field} has {len(column)} rows, prompt_tokens {len(self.prompt_tokens)}; give one value a request"
+                    f"{field} has {len(column)} rows, prompt_tokens {len(self.prompt_tokens)}; "
+                    "give one value per request"
                 )
         _require_column("prompt_tokens", self.prompt_tokens, 1, MAX_TOKENS)
         _require_column("output_tokens", self.output_tokens, 1, MAX_TOKENS)
@@ -120,21 +119,6 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
-
-    @property
-    def mean_prompt_tokens(self) -> float:
-        """The mean prompt length; raises ValueError if there are no requests."""
-        return self._mean(self.prompt_tokens)
-
-    @property
-    def mean_output_tokens(self) -> float:
-        """The mean output length; raises ValueError if there are no requests."""
-        return self._mean(self.output_tokens)
-
-    def _mean(self, column: tuple[int, ...]) -> float:
-        if not column:
-            raise ValueError(f"workload {self.name!r} has no requests, so no mean; give it some")
-        return sum(column) / len(column)
 
     def digest(self) -> str:
         """The SHA-256 of the requests, in hex: of every column, not of names or notes."""

@@ -12,7 +12,7 @@ from typing import Any
 from clients import Clients
 from oracle_executor import GARBAGE, OracleExecutor, cells_of
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams

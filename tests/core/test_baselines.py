@@ -3,7 +3,7 @@
 import pytest
 from rig import Rig
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.requests.sampling_params import BeamSearchParams
 from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.core.scheduling.scheduler import Scheduler

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from jpaged.config.engine import CacheConfig, EngineConfig, ParallelConfig, SchedulerConfig
+from jpaged.config.engine import EngineConfig
+from jpaged.config.options import CacheConfig, ParallelConfig, SchedulerConfig
 from models.config import RopeScaling
 from models.families import PRESETS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams

@@ -8,7 +8,7 @@ from typing import Any
 from letters import Letters
 from oracle_executor import OracleExecutor, oracle
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.requests.request import Request

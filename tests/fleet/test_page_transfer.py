@@ -66,7 +66,7 @@ def test_pools_with_other_pages_are_refused() -> None:
 
 TWO_DEVICES = """
 import types, jax, numpy as np, jax.numpy as jnp
-from jpaged.config.engine import ParallelConfig
+from jpaged.config.options import ParallelConfig
 from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.runtime.mesh import DeviceMesh
 from jpaged.runtime.page_mover import PageMover, PoolTransfer

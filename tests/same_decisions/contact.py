@@ -17,7 +17,7 @@ from unittest import mock
 from experiments.config import CacheSection, DecodingSection, ExecutorSection, ExperimentConfig, PolicySection
 from experiments.point import run_point
 from jpaged import LLM
-from jpaged.config.engine import CacheConfig, SchedulerConfig
+from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.observe.plan_digest import PlanDigest
 from jpaged.core.requests.request import Request, beam_params

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config.engine import ParallelConfig
+from jpaged.config.options import ParallelConfig
 from jpaged.runtime.mesh import DeviceMesh
 from models import load_config, load_params, resolve_source
 from models.safetensors_folder import SafetensorsFolder

@@ -51,9 +51,6 @@ def test_taking_keeps_the_first_rows_and_refuses_too_many():
     assert workload.take(2) == workload
     with pytest.raises(ValueError, match=r"count=3: .* has 2 requests; take fewer"):
         workload.take(3)
-    assert (workload.mean_prompt_tokens, workload.mean_output_tokens) == (6.0, 1.5)
-    with pytest.raises(ValueError, match="has no requests, so no mean"):
-        _ = workload.take(0).mean_prompt_tokens
 
 
 def test_the_same_numbers_in_other_columns_are_another_digest():

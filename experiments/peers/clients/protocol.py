@@ -1,8 +1,6 @@
 """What every client of a peer does: load, say so, then run what it is told, a JSON line each.
 
-Lives here: the workload's prompts, `serve`. Standard library only: it runs in the environments of the peers.
-Promises: every engine gets the same token ids; a client that does not make the tokens asked for fails.
-Must not know: engines.
+Every engine gets the same token ids; a client that does not make the tokens asked for fails.
 """
 
 import csv

@@ -5,7 +5,7 @@ A call that cannot be met changes nothing; a page that is written has one holder
 
 from collections.abc import Iterable
 
-from jpaged.config.engine import CacheConfig
+from jpaged.config.options import CacheConfig
 from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.cache.page_supply import PageSupply
 from jpaged.core.cache.prefix_cache import EvictionPolicy, PrefixCache

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from jpaged.config.engine import CacheConfig
+from jpaged.config.options import CacheConfig
 from jpaged.core.cache.cache_manager import CacheManager
 from jpaged.core.cache.page_supply import PageSupply
 from jpaged.core.cache.prefix_cache import EvictionPolicy, PrefixCache

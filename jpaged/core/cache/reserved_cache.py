@@ -5,7 +5,7 @@ A sequence that was admitted never lacks a page; nothing is shared; all of a gro
 
 from collections.abc import Callable, Iterable
 
-from jpaged.config.engine import CacheConfig
+from jpaged.config.options import CacheConfig
 from jpaged.core.cache.contiguous import BuddyAllocator, ContiguousAllocator, FirstFitAllocator
 from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.requests.sequence import Sequence, SequenceGroup

@@ -11,7 +11,7 @@ nor the lanes nor the pages.
 from bisect import insort
 from collections import deque
 
-from jpaged.config.engine import CacheConfig, SchedulerConfig, check_pool
+from jpaged.config.options import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core.cache.memory_policy import make_cache
 from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.requests.handoff import KVHandoff

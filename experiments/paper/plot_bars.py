@@ -1,16 +1,14 @@
-"""The other figures, drawn as the paper draws them: bars, and lines over page or batch sizes.
+"""The other figures, plotted as in the paper: bars, and lines over page or batch sizes.
 
-Lives here: PICTURES, a drawing by figure, and `draw`.
-Promises: ours is filled, the paper's hollow with a dashed edge, beside it.
-Must not know: where numbers are from.
+Ours is filled, the paper's hollow with a dashed edge, beside it.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.paper.draw import OURS, PAPER, draw_curves, new_figure, save
 from experiments.paper.memory import SHARES
+from experiments.paper.plot import OURS, PAPER, new_figure, plot_curves, save
 from experiments.paper.published import published
 from experiments.paper.rows import Result
 from experiments.paper.systems import FT, MAX, ORACLE, ORCAS, POW2, SYSTEMS, VLLM
@@ -19,7 +17,7 @@ _SHARE_COLOURS = ("#4c956c", "#f2c14e", "#d1495b", "#c9c9c9")
 _LINES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")
 
 
-def draw(result: Result, folder: Path) -> Path:
+def plot(result: Result, folder: Path) -> Path:
     """Write the picture of a result; its path."""
     path = folder / f"fig{result.figure}.png" if result.figure[0].isdigit() else folder / f"{result.figure}.png"
     save(PICTURES[result.figure](result), path)
@@ -199,12 +197,12 @@ def _plain(name: str) -> str:
 PICTURES: dict[str, Callable[[Result], Any]] = {
     "1": _fig1,
     "2": _fig2,
-    "12": draw_curves,
+    "12": plot_curves,
     "13": _fig13,
-    "14": draw_curves,
+    "14": plot_curves,
     "15": _fig15,
-    "16": draw_curves,
-    "17": draw_curves,
+    "16": plot_curves,
+    "17": plot_curves,
     "18b": _page_sizes,
     "19a": _page_sizes,
     "19b": _page_sizes,

@@ -1,8 +1,6 @@
-"""The curves of latency against rate, drawn as the paper draws them, with the paper's own points beside ours.
+"""The curves of latency against rate, plotted as in the paper, with the paper's own points beside ours.
 
-Lives here: `draw_curves`, and what all pictures share.
-Promises: the same numbers give the same bytes; our lines are full, the paper's dashed with hollow marks.
-Must not know: where numbers are from.
+The same numbers give the same bytes; our lines are full, the paper's dashed with hollow marks.
 """
 
 import math
@@ -21,7 +19,7 @@ _SHOWN = 1.1
 
 
 def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
-    """A figure with so many panels of `width` x `height` inches, and its axes as a table."""
+    """A figure with this many panels of `width` x `height` inches, and its axes as a table."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows + 0.7), layout="constrained")
@@ -45,7 +43,7 @@ def who_legend(figure: Any, extra: list[Any] | None = None) -> None:
     handles = [
         Line2D([], [], color=s.colour, marker=s.marker, label=name, **OURS)
         for name, s in SYSTEMS.items()
-        if name in _drawn(figure)
+        if name in _plotted(figure)
     ]
     handles += [
         Line2D([], [], color="black", marker="o", label="this simulator", **OURS),
@@ -56,11 +54,11 @@ def who_legend(figure: Any, extra: list[Any] | None = None) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
-def _drawn(figure: Any) -> set[str]:
+def _plotted(figure: Any) -> set[str]:
     return {line.get_gid() for axes in figure.axes for line in axes.get_lines()}
 
 
-def draw_curves(result: Result) -> Any:
+def plot_curves(result: Result) -> Any:
     """A figure of latency curves, a panel each."""
     from matplotlib.lines import Line2D
 
@@ -69,7 +67,7 @@ def draw_curves(result: Result) -> Any:
     wide = 4.0 if columns > 1 else 5.6
     figure, axes = new_figure(math.ceil(len(letters) / columns), columns, wide, 2.9)
     for at, (letter, one) in enumerate(zip(letters, axes.flat, strict=False)):
-        _draw_panel(one, panels_of(f"{result.figure}{letter}")[0].letter, result)
+        _plot_panel(one, panels_of(f"{result.figure}{letter}")[0].letter, result)
         if at % columns == 0:
             one.set_ylabel("normalized latency (s/token)", fontsize=8)
         if at + columns >= len(letters):
@@ -81,7 +79,7 @@ def draw_curves(result: Result) -> Any:
     return figure
 
 
-def _draw_panel(axes: Any, letter: str, result: Result) -> None:
+def _plot_panel(axes: Any, letter: str, result: Result) -> None:
     paper = panel(result.figure, letter)
     largest = 0.0
     for name, found in result.data[letter].items():
