@@ -17,7 +17,7 @@ from experiments.point import Point, run_point
 from experiments.provenance import sha256_of
 from experiments.summary import summarize
 from jpaged.core.observe.plan_digest import ENCODING_VERSION
-from jpaged.sim.step_log import LOG_COLUMNS
+from jpaged.sim.work import LOG_COLUMNS
 from jpaged.workloads.column_files import csv_bytes
 
 # Decided by the config alone, on any executor, where all requests come at once.
@@ -82,7 +82,7 @@ def _request_facts(point: Point) -> Columns:
 
 
 def step_log(point: Point) -> Columns:
-    """Steps in the format of jpaged.sim.step_log, so that a run is a cost profile for `table:` and `measured:`."""
+    """Steps with the LOG_COLUMNS, so that a run is a cost profile for `table:` and `measured:`."""
     steps = point.steps
     span = steps["end_ns"] - steps["start_ns"]
     columns = {**steps, "device_ns": span, "host_ns": np.zeros_like(span)}

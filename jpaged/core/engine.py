@@ -16,8 +16,9 @@ from jpaged.core.requests.admission import Admission, RequestLimits, check_reque
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.requests.sequence import SequenceGroup
+from jpaged.core.scheduling.decode_ahead import DecodeAhead, DecodeStep
 from jpaged.core.scheduling.kv_transfer import KVTransfer
-from jpaged.core.scheduling.lookahead import sequences_to_continue
+from jpaged.core.scheduling.lookahead import must_wait, sequences_to_continue
 from jpaged.core.scheduling.plan import PageMove, SchedulerOutput, SequenceDelta
 from jpaged.core.scheduling.scheduler import Scheduler
 
@@ -125,7 +126,7 @@ class Engine:
         if not self.scheduler.has_unfinished:
             self._forget_plans()
             return []
-        if not self._in_flight and self.scheduler.must_wait:
+        if not self._in_flight and must_wait(self.scheduler):
             return []
         try:
             if not self._in_flight:
@@ -151,6 +152,14 @@ class Engine:
         self.update_time += self.clock.now() - collected
         self.stats.host_time = self.schedule_time + self.update_time
         return deltas
+
+    def apply_ahead(self, ahead: DecodeAhead, times: list[float], token_id: int) -> list[DecodeStep]:
+        """Take the first of the steps that `decode_ahead` found, which nobody has planned; see DecodeAhead.apply."""
+        steps, rows, page_size = ahead.apply(times, token_id), len(ahead.lanes), self.limits.page_size
+        for step in steps:
+            used = step.num_used
+            self.stats.after_step(rows, rows, used, used * page_size, step.logical_pages, step.tail_slots)
+        return steps
 
     def _submit(self) -> None:
         """Plan a step and start it."""

@@ -1,9 +1,7 @@
 """An executor that takes its time on a virtual clock.
 
-Lives here: SimExecutor.
-Promises: a plan moves the clock by what the cost model says, and nothing else does; answers depend on the seed and the
-request alone.
-Must not know: schedulers, where the cost model comes from.
+A plan moves the clock by what the cost model says, and nothing else does; answers depend on the seed and the request
+alone.
 """
 
 from jpaged.core.executor import SyncExecutor
@@ -11,7 +9,6 @@ from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel
 from jpaged.sim.scripted import SimulatedSampler
-from jpaged.sim.step_log import StepLog
 from jpaged.sim.work import StepWork, padded_work_of, work_of
 
 
@@ -19,7 +16,7 @@ class SimExecutor(SyncExecutor):
     """Runs plans on paper (the Executor role of core/executor.py).
 
     `page_size`: tokens of a page, as in the engine's cache config. `padded`: every row costs as much as the longest
-    of its kind, as in static batching. `record`: keep each step in `log`. `device_ns`, `host_ns`: the sums so far.
+    of its kind, as in static batching. `device_ns`, `host_ns`: the sums so far.
     """
 
     def __init__(
@@ -30,11 +27,9 @@ class SimExecutor(SyncExecutor):
         *,
         page_size: int,
         padded: bool = False,
-        record: bool = False,
     ) -> None:
         self.cost_model = cost_model
         self.clock = clock
-        self.log = StepLog() if record else None
         self.device_ns = 0
         self.host_ns = 0
         self._page_size = page_size
@@ -43,21 +38,25 @@ class SimExecutor(SyncExecutor):
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """What the plan's samples gave; the clock shows the step's end."""
-        self.charge(plan.step, self._work_of(plan, self._page_size))
+        self.charge(self._work_of(plan, self._page_size))
         return self._sampler.answer(plan)
 
-    def decode_work(self, contexts: list[int]) -> StepWork:
-        """The work of a step that decodes one row for each of `contexts`, the tokens that it reads."""
-        rows = len(contexts)
-        context = rows * max(contexts) if self._work_of is padded_work_of else sum(contexts)
-        return StepWork(self._page_size, rows, context, samples=rows)
+    def decode(self, contexts: list[int], max_steps: int, until_ns: int | None) -> list[int]:
+        """Let the time of up to `max_steps` decode steps pass, each started before `until_ns`: their start and ends.
 
-    def charge(self, step: int, work: StepWork) -> None:
+        `contexts`: the tokens that each row reads in the first of them; in each later one it is one more.
+        """
+        rows, times_ns = len(contexts), [self.clock.now_ns]
+        context = rows * max(contexts) if self._work_of is padded_work_of else sum(contexts)
+        while len(times_ns) <= max_steps and (until_ns is None or times_ns[-1] < until_ns):
+            self.charge(StepWork(self._page_size, rows, context, samples=rows))
+            context += rows
+            times_ns.append(self.clock.now_ns)
+        return times_ns
+
+    def charge(self, work: StepWork) -> None:
         """Let the time of a step with this work pass: first the host's, then the device's."""
         device_ns, host_ns = self.cost_model.step_ns(work), self.cost_model.host_ns(work)
-        start_ns = self.clock.now_ns
         self.clock.advance(host_ns + device_ns)
         self.device_ns += device_ns
         self.host_ns += host_ns
-        if self.log is not None:
-            self.log.add(step, start_ns, device_ns, host_ns, work)

@@ -65,7 +65,7 @@ class StepFit:
 
 
 def fit_steps(columns: Mapping[str, Sequence[int]]) -> StepFit:
-    """The fit of a step log (columns of step_log.py).
+    """The fit of a step log (columns of LOG_COLUMNS of sim/work.py).
 
     Raises ValueError if a column is missing, the page size changes, a device time is not positive, or the steps are
     fewer than five for each coefficient.

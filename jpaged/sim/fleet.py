@@ -15,6 +15,7 @@ from jpaged.core.errors import REFUSALS
 from jpaged.core.open_loop import check_arrivals
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import Request, RequestMetrics
+from jpaged.core.scheduling.lookahead import must_wait
 from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.fleet.disaggregation import check_can_move, check_pair, send_all
 from jpaged.fleet.router import Router
@@ -54,7 +55,7 @@ class SimReplica:
     @property
     def can_act(self) -> bool:
         """Whether a step would compute something."""
-        return self.engine.has_unfinished and not self.engine.scheduler.must_wait
+        return self.engine.has_unfinished and not must_wait(self.engine.scheduler)
 
     def act(self, until_ns: int | None) -> list[SequenceDelta]:
         """Run a step and return its deltas, or run several before `until_ns` in which no sequence ends, without any."""

@@ -31,7 +31,8 @@ def load_profile(
 
     - `ideal`: computed from the model's shape and the hardware's constants; any model.
     - `paper-2023`, `paper-2023-alpaca`, `paper-2023-pages`, `paper-2023-ft`: calibrated to the paper; its models alone.
-    - `measured:FILE`: fitted to a step log (step_log.py). It holds for the model, hardware and page size of the log.
+    - `measured:FILE`: fitted to a step log (LOG_COLUMNS of sim/work.py). It holds for the log's model, hardware and
+      page size.
     - `table:FILE`: the times of a step log, step for step; for the run that was logged, once.
 
     Raises ValueError for an unknown profile or hardware, or one that does not hold for this model.

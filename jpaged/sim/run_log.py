@@ -1,18 +1,14 @@
-"""What a run did, step by step, in one schema for simulated and real ones.
-
-Lives here: RunLog and STEP_COLUMNS; ObservedExecutor, which lets a log watch any executor.
-Promises: integers all through; a log changes no decision.
-Must not know: files, workloads, cost models.
-"""
+"""What a run did, step by step, in one schema of integers for simulated and real ones. A log changes no decision."""
 
 from collections.abc import Callable
 
 from jpaged.core.engine import Engine
 from jpaged.core.executor import Executor, SyncExecutor
-from jpaged.core.observe.memory_use import MemoryUse, memory_use
+from jpaged.core.observe.memory_use import MemoryUse, memory_use, paged_memory
 from jpaged.core.observe.plan_digest import PlanDigest
 from jpaged.core.open_loop import TimedClock
-from jpaged.core.scheduling.plan import PageGrant, SchedulerOutput, StepResult
+from jpaged.core.scheduling.decode_ahead import DecodeAhead, DecodeStep
+from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.sim.work import StepWork, work_of
 
 # A step starts at start_ns and its ids are there at end_ns. Slots are in the categories of MemoryUse.
@@ -71,20 +67,26 @@ class RunLog:
             memory,
         )
 
-    def add_decode_step(
-        self,
-        step: int,
-        times_ns: tuple[int, int],
-        work: StepWork,
-        slots: tuple[int, ...],
-        grants: list[PageGrant],
-        pages: tuple[int, int],
-        memory: MemoryUse,
+    def add_decode_steps(
+        self, ahead: DecodeAhead, steps: list[DecodeStep], times_ns: list[int], before: MemoryUse
     ) -> None:
-        """Take in a step in which the lanes each decode a token, and pages are granted; pages used, and logical."""
-        if self.digest is not None:
-            self.digest.add_decode_step(step, slots, grants)
-        self._append(step, times_ns, work, (work.decode_rows, work.decode_rows, 0), pages, memory)
+        """Take in steps that were applied at once, each between two neighbours of `times_ns`.
+
+        `before`: the use of the memory before them.
+        """
+        cache, rows = self._engine.scheduler.cache, len(ahead.lanes)
+        context = sum(ahead.contexts)
+        for i, step in enumerate(steps):
+            if self.digest is not None:
+                self.digest.add_decode_step(step.step, ahead.lanes, step.grants)
+            # The executor may have charged for padded rows: this is what the plan would say.
+            work = StepWork(self._page_size, rows, context + i * rows, samples=rows)
+            if cache.supply is None:
+                memory = before.after_tokens(i * ahead.num_growing)
+            else:
+                memory = paged_memory(before.total, step.num_used * self._page_size, step.tail_slots)
+            pages = step.num_used, step.logical_pages
+            self._append(step.step, (times_ns[i], times_ns[i + 1]), work, (rows, rows, 0), pages, memory)
 
     def columns(self) -> dict[str, list[int]]:
         """STEP_COLUMNS, a number for each step."""

@@ -1,9 +1,4 @@
-"""What a step has to do, in the numbers that its cost depends on.
-
-Lives here: StepWork, and how it is read off a plan.
-Promises: plain integers, from the plan alone; a fraction of a microsecond a row.
-Must not know: what any of it costs.
-"""
+"""What a step has to do, in the numbers that its cost depends on: plain integers, read off the plan alone."""
 
 from typing import NamedTuple
 
@@ -16,7 +11,8 @@ class StepWork(NamedTuple):
     A decode row computes one token, is sampled, and has earlier tokens; every other row is a prefill row. Tokens that
     attention reads include the row's own: `context_tokens` is their sum over decode rows, `prefill_pairs` the number of
     (query, key) pairs of prefill rows under a causal mask. `chunk_context_tokens` are the tokens that prefill rows find
-    computed already (by an earlier chunk, or in the prefix cache). `samples` counts draws: a fork has several a row.
+    computed already (by an earlier chunk, or in the prefix cache). `samples` counts ids: a fork samples
+    several from one row.
     """
 
     page_size: int
@@ -31,11 +27,10 @@ class StepWork(NamedTuple):
     pages_swapped_out: int = 0
     pages_swapped_in: int = 0
 
-    def after_decode_step(self) -> "StepWork":
-        """The work of the step after this one, if it decodes the same rows and nothing else happens."""
-        assert not self.prefill_rows, "a prefill row is not decoded by the next step alone"
-        rows = self.decode_rows
-        return StepWork(self.page_size, rows, self.context_tokens + rows, samples=rows)
+
+# The columns of a log that a cost profile is made of. A step begins at start_ns, takes the host host_ns and then the
+# device device_ns.
+LOG_COLUMNS = ("step", "start_ns", "device_ns", "host_ns", *StepWork._fields)
 
 
 def work_of(plan: SchedulerOutput, page_size: int) -> StepWork:

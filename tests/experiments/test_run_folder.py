@@ -17,7 +17,7 @@ from experiments.record import is_done, read_summary
 from experiments.replay import read_config, replay
 from experiments.serving import FACT_FILES, TIME_FILES
 from jpaged.sim.run_log import STEP_COLUMNS
-from jpaged.sim.step_log import LOG_COLUMNS
+from jpaged.sim.work import LOG_COLUMNS
 from jpaged.workloads import WorkloadSpec
 from jpaged.workloads.column_files import read_integers
 

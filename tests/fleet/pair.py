@@ -15,6 +15,7 @@ from rig import Rig, StepClock
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.lookahead import must_wait
 from jpaged.core.scheduling.plan import PageMove
 from jpaged.fleet.disaggregation import Disaggregated, check_can_move, send_all
 
@@ -92,14 +93,14 @@ class Pair:
     def step_prefill(self) -> None:
         """A step of the prefill engine; whoever got a first token waits to be pulled."""
         engine = self.prefill.engine
-        self.num_waits += engine.scheduler.must_wait
+        self.num_waits += must_wait(engine.scheduler)
         deltas = engine.step()
         self.clients.take(deltas)
         self.pending.extend(send_all(engine, deltas))
 
     def step_decode(self) -> None:
         """A step of the decode engine."""
-        self.num_waits += self.decode.engine.scheduler.must_wait
+        self.num_waits += must_wait(self.decode.engine.scheduler)
         self.clients.take(self.decode.engine.step())
         if self.decode.executor.plans:
             rows = self.decode.executor.rows.values()

@@ -11,13 +11,11 @@ from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParam
 from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel, LinearCostModel
-from jpaged.sim.executor import SimExecutor
 from jpaged.sim.profiles import load_profile
-from jpaged.sim.step_log import LOG_COLUMNS
-from jpaged.sim.work import StepWork
+from jpaged.sim.work import LOG_COLUMNS
 from jpaged.workloads.column_files import read_integers
 from models.families import PRESETS
-from tests.sim.logs import write_log
+from tests.sim.logs import LoggedExecutor, write_log
 
 OPT_13B = PRESETS["opt-13b"]
 FLAT = LinearCostModel(name="flat", launch_ns=1000.0, token_ns=10.0, host_step_ns=7.0, sequence_ns=100.0)
@@ -30,7 +28,7 @@ class Run:
         self, cost_model: CostModel = FLAT, *, num_pages: int = 40, num_host_pages: int = 40, **options
     ) -> None:
         self.clock = VirtualClock()
-        self.executor = SimExecutor(cost_model, self.clock, page_size=4, record=True, **options)
+        self.executor = LoggedExecutor(cost_model, self.clock, page_size=4, **options)
         self.engine = Engine(
             SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=120),
             CacheConfig(num_pages=num_pages, page_size=4, num_host_pages=num_host_pages, enable_prefix_caching=False),
@@ -85,8 +83,7 @@ def test_the_clock_shows_what_the_cost_model_says_and_metrics_are_in_its_time():
 
 def test_the_log_adds_up_and_counts_the_tokens():
     run = busy(Run())
-    assert run.executor.log is not None
-    log = run.executor.log.columns()
+    log = run.executor.columns()
     assert tuple(log) == LOG_COLUMNS
     ends = [sum(times) for times in zip(log["start_ns"], log["host_ns"], log["device_ns"], strict=True)]
     assert log["start_ns"] == [0, *ends[:-1]]
@@ -100,29 +97,19 @@ def test_the_log_adds_up_and_counts_the_tokens():
     assert set(log["page_size"]) == {4}
 
 
-def test_two_runs_give_the_same_log_and_an_unrecorded_one_keeps_none():
-    first, second = busy(Run()), busy(Run())
-    assert first.executor.log is not None
-    assert second.executor.log is not None
-    assert first.executor.log.columns() == second.executor.log.columns()
-    assert SimExecutor(FLAT, VirtualClock(), page_size=4).log is None
+def test_two_runs_give_the_same_log():
+    assert busy(Run()).executor.columns() == busy(Run()).executor.columns()
 
 
-def test_a_stride_of_decode_steps_may_be_charged_without_plans():
-    stepped, strided = Run(), Run()
-    for run in (stepped, strided):
+def test_decode_steps_may_be_paid_for_without_plans():
+    stepped, ahead = Run(), Run()
+    for run in (stepped, ahead):
         run.add("a", 10, 9)
         run.engine.step()
     for _ in range(5):
         stepped.engine.step()
-    work = StepWork(4, 1, 11, samples=1)
-    for step in range(5):
-        strided.executor.charge(1 + step, work)
-        work = work.after_decode_step()
-    assert strided.clock.now_ns == stepped.clock.now_ns
-    assert strided.executor.log is not None
-    assert stepped.executor.log is not None
-    assert strided.executor.log.columns() == stepped.executor.log.columns()
+    assert ahead.executor.decode([11], 5, None)[-1] == stepped.clock.now_ns == ahead.clock.now_ns
+    assert ahead.executor.columns() == stepped.executor.columns()
 
 
 def test_padded_rows_make_a_batch_as_slow_as_its_longest():
@@ -140,13 +127,11 @@ def test_padded_rows_make_a_batch_as_slow_as_its_longest():
 def test_a_logged_run_replayed_takes_the_same_time_step_for_step(tmp_path: Path, suffix: str):
     path = tmp_path / f"steps{suffix}"
     first = busy(Run(load_profile("paper-2023", OPT_13B, "A100-40GB")))
-    assert first.executor.log is not None
-    write_log(path, first.executor.log.columns())
+    write_log(path, first.executor.columns())
     again = busy(Run(load_profile(f"table:{path}", OPT_13B, "A100-40GB")))
-    assert again.executor.log is not None
-    assert again.executor.log.columns() == first.executor.log.columns() == read_integers(path)
+    assert again.executor.columns() == first.executor.columns() == read_integers(path)
     data = path.read_bytes()
-    write_log(path, again.executor.log.columns())
+    write_log(path, again.executor.columns())
     assert path.read_bytes() == data
 
 
@@ -155,8 +140,7 @@ def test_a_replay_of_another_run_or_past_the_end_is_an_error(tmp_path: Path):
     logged = Run()
     logged.add("a", 10, 3)
     logged.finish()
-    assert logged.executor.log is not None
-    write_log(path, logged.executor.log.columns())
+    write_log(path, logged.executor.columns())
     other = Run(load_profile(f"table:{path}", OPT_13B, "A100-40GB"))
     other.add("a", 11, 3)
     with pytest.raises(ValueError, match=r"step 0: prefill_tokens=11, but table:.* has 10 there; replay the run"):

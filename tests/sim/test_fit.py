@@ -8,8 +8,7 @@ import pytest
 from jpaged.sim.cost_model import LinearCostModel
 from jpaged.sim.fit import fit_steps
 from jpaged.sim.profiles import load_profile
-from jpaged.sim.step_log import StepLog
-from jpaged.sim.work import StepWork
+from jpaged.sim.work import LOG_COLUMNS, StepWork
 from jpaged.workloads.column_files import read_integers, write_csv
 from models.families import PRESETS
 
@@ -40,14 +39,14 @@ def random_work(draw: random.Random) -> StepWork:
 
 
 def log_of(num_steps: int, noise: float = 0.0, seed: int = 0) -> dict[str, list[int]]:
-    draw, log, start = random.Random(seed), StepLog(), 0
+    draw, rows, start = random.Random(seed), list[tuple[int, ...]](), 0
     for step in range(num_steps):
         work = random_work(draw)
         device_ns = round(TRUTH.step_ns(work) * (1 + noise * draw.uniform(-1, 1)))
         host_ns = TRUTH.host_ns(work)
-        log.add(step, start, device_ns, host_ns, work)
+        rows.append((step, start, device_ns, host_ns, *work))
         start += device_ns + host_ns
-    return log.columns()
+    return {name: list(column) for name, column in zip(LOG_COLUMNS, zip(*rows, strict=True), strict=True)}
 
 
 def test_the_coefficients_that_made_the_log_come_back():

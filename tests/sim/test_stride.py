@@ -14,10 +14,10 @@ from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.sim.clock import VirtualClock
-from jpaged.sim.executor import SimExecutor
 from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.stride import Stride
 from jpaged.sim.work import StepWork
+from tests.sim.logs import LoggedExecutor
 
 RIVALS = sorted(set(POLICIES) - {"paged"})
 Trace = list[tuple[int, int, int, int]]
@@ -44,7 +44,7 @@ class Outcome:
             policy, CacheConfig(), SchedulerConfig(), page_size=4, max_model_len=64, **options
         )
         clock = VirtualClock()
-        executor = SimExecutor(Prices(), clock, page_size=4, padded=policy == "static", record=True)
+        executor = LoggedExecutor(Prices(), clock, page_size=4, padded=policy == "static")
         observed = ObservedExecutor(executor, clock)
         engine = Engine(scheduler, cache, observed, vocab_size=100, clock=clock)
         self.log = RunLog(engine, digest=True)
@@ -70,7 +70,7 @@ class Outcome:
         self.loop.run()
         self.end_ns = clock.now_ns
         self.stats = engine.stats_dict()
-        self.steps = executor.log.columns() if executor.log else {}
+        self.steps = executor.columns()
 
 
 traces = st.lists(

@@ -68,21 +68,6 @@ def test_tokens_and_pairs_are_those_of_a_count_one_by_one(rows: list[tuple[int, 
     assert work.prefill_tokens == sum(len(k) for k, decode in zip(keys, decodes, strict=True) if not decode)
 
 
-@given(st.lists(st.integers(1, 99), min_size=1, max_size=8), st.integers(1, 9))
-def test_a_stride_of_decode_steps_is_the_plans_one_after_another(starts: list[int], steps: int):
-    work = work_of(plan_of([(start, 1) for start in starts], list(range(len(starts)))), 16)
-    for _ in range(steps):
-        work = work.after_decode_step()
-    later = plan_of([(start + steps, 1) for start in starts], list(range(len(starts))))
-    assert work == work_of(later, 16)
-
-
-def test_moves_are_paid_for_once_in_a_stride():
-    work = work_of(plan_of([(8, 1)], [0], moves=(PageMove(MoveKind.COPY, 1, 2),)), 16)
-    assert work.page_copies == 1
-    assert work.after_decode_step().page_copies == 0
-
-
 def test_padded_rows_cost_as_much_as_the_longest_of_their_kind():
     prompts = padded_work_of(plan_of([(0, 4), (0, 10), (0, 1)], [0, 1, 2]), 16)
     assert (prompts.prefill_rows, prompts.prefill_tokens, prompts.prefill_pairs) == (3, 30, 3 * 55)

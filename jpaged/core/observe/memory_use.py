@@ -1,8 +1,6 @@
 """What the slots of the pool are used for, in the paper's categories.
 
-Lives here: MemoryUse and memory_use.
-Promises: the five parts add up to the pool, under every memory policy.
-Must not know: how the parts are drawn or averaged.
+The five parts add up to the pool, under every memory policy.
 """
 
 from typing import NamedTuple
@@ -35,14 +33,23 @@ class MemoryUse(NamedTuple):
         held = self.total - self.free
         return 1.0 - self.tokens / held if held else 0.0
 
+    def after_tokens(self, count: int) -> "MemoryUse":
+        """The same reservations, with `count` more tokens in them."""
+        return self._replace(tokens=self.tokens + count, reserved=self.reserved - count)
+
+
+def paged_memory(total: int, held: int, tail_slots: int) -> MemoryUse:
+    """The use of a pool of `total` slots, `held` of them in pages that come with the tokens."""
+    return MemoryUse(held - tail_slots, 0, tail_slots, 0, total - held)
+
 
 def memory_use(scheduler: Scheduler, tail_slots: int) -> MemoryUse:
     """The use of every slot, right after a plan was made; `tail_slots` as `table_totals` finds them then."""
     cache = scheduler.cache
     held = cache.num_used * cache.page_size
-    free = cache.pool.num_pages * cache.page_size - held
+    total = cache.pool.num_pages * cache.page_size
     if cache.supply is not None:
-        return MemoryUse(held - tail_slots, 0, tail_slots, 0, free)
+        return paged_memory(total, held, tail_slots)
     tokens = reserved = internal = 0
     for group in scheduler.running:
         run = cache.reserved_tokens(group) or 0
@@ -52,4 +59,4 @@ def memory_use(scheduler: Scheduler, tail_slots: int) -> MemoryUse:
             tokens += known
             reserved += group.max_len - known
             internal += run - group.max_len
-    return MemoryUse(tokens, reserved, internal, held - tokens - reserved - internal, free)
+    return MemoryUse(tokens, reserved, internal, held - tokens - reserved - internal, total - held)

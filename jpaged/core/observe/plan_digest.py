@@ -62,14 +62,14 @@ class PlanDigest:
             facts.setdefault(_MOVES[kind], []).append(pages)
         if plan.preempted:
             facts["preempted"] = tuple(plan.preempted)
-        self._take(plan.step, plan.grants, facts)
+        self._add(plan.step, plan.grants, facts)
 
     def add_decode_step(self, step: int, slots: tuple[int, ...], grants: Iterable[PageGrant]) -> None:
         """Take in a plan in which these lanes each decode a token, pages are granted, and nothing else happens."""
         facts: dict[str, object] = {}
         if slots != self._slots:
             facts["slots"] = self._slots = slots
-        self._take(step, grants, facts)
+        self._add(step, grants, facts)
 
     def hexdigest(self) -> str:
         """The digest of all plans so far."""
@@ -77,7 +77,7 @@ class PlanDigest:
         whole.update(f"{self.num_steps} steps".encode())
         return whole.hexdigest()[:16]
 
-    def _take(self, step: int, grants: Iterable[PageGrant], facts: dict[str, object]) -> None:
+    def _add(self, step: int, grants: Iterable[PageGrant], facts: dict[str, object]) -> None:
         self.num_steps += 1
         granted = [(grant.lane, grant.column, tuple(grant.pages)) for grant in grants]
         if granted:

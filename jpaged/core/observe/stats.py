@@ -1,9 +1,4 @@
-"""What happened, in numbers.
-
-Lives here: EngineStats: counters of an engine and what is sampled after every step.
-Promises: counters never fall; every key of `as_dict` is present from the first step on.
-Must not know: how the numbers are shown.
-"""
+"""What happened, in numbers. Counters never fall; every key of `as_dict` is present from the first step on."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,7 +8,7 @@ from jpaged.core.requests.request import RequestMetrics
 from jpaged.core.scheduling.plan import SchedulerOutput
 from jpaged.core.scheduling.scheduler import Scheduler
 
-# Medians are over the latest so many: an engine may live for months.
+# Medians are over this many of the latest: an engine may live for months.
 KEPT_REQUESTS = 4096
 KEPT_TOKENS = 65536
 
@@ -55,27 +50,20 @@ class EngineStats:
 
     def after_schedule(self, plan: SchedulerOutput, scheduler: Scheduler) -> None:
         """Take in a plan that was just made, while its pages are held and none has been given back."""
-        self.num_steps += 1
-        self.num_tokens_computed += plan.num_tokens
-        self.num_tokens_sampled += len(plan.samples)
-        used = scheduler.cache.num_used
-        self.pages_used_peak = max(self.pages_used_peak, used)
         self.num_running_peak = max(self.num_running_peak, scheduler.num_running)
-        if used:
-            logical, tail = table_totals(scheduler)
-            self._after_tables(used, used * scheduler.cache.page_size, logical, tail)
+        used = scheduler.cache.num_used
+        totals = table_totals(scheduler)
+        self.after_step(plan.num_tokens, len(plan.samples), used, used * scheduler.cache.page_size, *totals)
 
-    def after_decode_step(self, used: int, slots: int, logical: int, tail: int, rows: int) -> None:
-        """Take in a step in which `rows` rows decode a token each, and that holds `used` pages of `slots` slots."""
+    def after_step(self, tokens: int, samples: int, used: int, slots: int, logical: int, tail: int) -> None:
+        """Take in a step that computes `tokens` tokens, and that holds `used` pages with this number of slots."""
         self.num_steps += 1
-        self.num_tokens_computed += rows
-        self.num_tokens_sampled += rows
-        self.pages_used_peak = max(self.pages_used_peak, used)
-        if used:
-            self._after_tables(used, slots, logical, tail)
-
-    def _after_tables(self, used: int, slots: int, logical: int, tail: int) -> None:
+        self.num_tokens_computed += tokens
+        self.num_tokens_sampled += samples
+        if not used:
+            return
         self.logical_pages, self.tail_slots = logical, tail
+        self.pages_used_peak = max(self.pages_used_peak, used)
         self.pages_saved_peak = max(self.pages_saved_peak, logical - used)
         self._waste_sum += tail / slots
         self._sharing_sum += logical / used

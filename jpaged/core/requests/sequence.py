@@ -102,6 +102,11 @@ class Sequence:
         if self.num_pending:
             self.num_pending -= 1
 
+    def compute_and_append(self, token_ids: list[int]) -> None:
+        """These are its next ids; each but the last has been computed, and the one before them."""
+        self.token_ids.extend(token_ids)
+        self.num_computed += len(token_ids)
+
     def expect(self) -> None:
         """Count on the id that a plan in flight is sampling."""
         self.num_pending += 1

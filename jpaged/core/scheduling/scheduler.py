@@ -13,7 +13,6 @@ from collections import deque
 
 from jpaged.config.options import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core.cache.memory_policy import make_cache
-from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -23,7 +22,7 @@ from jpaged.core.scheduling.kv_transfer import KVTransfer
 from jpaged.core.scheduling.lanes import Lanes
 from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.scheduling.plan_builder import PlanBuilder
-from jpaged.core.scheduling.static_batch import next_batch
+from jpaged.core.scheduling.static_batch import form_batch
 from jpaged.core.scheduling.step_results import StepResults
 
 
@@ -126,29 +125,6 @@ class Scheduler:
         """Assert the invariants that hold between steps (I1 to I5, I7)."""
         check_groups(self.running, self.waiting, self.kv_transfer, self.cache, self.lanes, self._rank)
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether a step could compute nothing before some pages on their way, out or in, have got there."""
-        transfer = self.kv_transfer
-        if transfer is None or not (transfer.arriving or transfer.outgoing):
-            return False
-        if not self.running:
-            return bool(self.waiting) and not self._can_admit_alone(self.waiting[self.next_waiting()])
-        first = self.running[0]
-        # A prompt got all its pages when it came in.
-        behind = [(s, s.num_tokens) for s in first.live if s.num_computed < s.num_tokens] if first.forked else []
-        held = set[int]().union(
-            *transfer.outgoing_tables, *(s.pages for g in (first, *transfer.arriving) for s in g.live)
-        )
-        if self.cache.prefixes is not None:
-            held |= self.cache.prefixes.pinned_pages
-        return self._pages_to_continue(first, behind) > self.cache.pool.num_pages - len(held)
-
-    def _can_admit_alone(self, group: SequenceGroup) -> bool:
-        if group.status is SequenceStatus.SWAPPED and self.cache.swap is not None:
-            return self.cache.swap.can_swap_in(group.live, len(group.live))
-        return self.can_admit(group, self.config.max_num_batched_tokens, busy=False)
-
     def send(self, group: SequenceGroup) -> KVHandoff:
         """Let a group go to another engine. Raises ValueError, and changes nothing, if it cannot leave."""
         if self._in_flight:
@@ -183,7 +159,7 @@ class Scheduler:
                 i += 1
                 continue
             writes = self._wanted(group, plan)
-            while (need := self._pages_to_continue(group, writes)) and need > self.cache.num_available:
+            while (need := self.pages_to_continue(group, writes)) and need > self.cache.num_available:
                 if self._preempt_one_of(i, plan) is group:
                     break  # the next group is now at this index
             else:
@@ -201,7 +177,7 @@ class Scheduler:
             return False
         return self.cache.owns(sequence, start)
 
-    def _pages_to_continue(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
+    def pages_to_continue(self, group: SequenceGroup, writes: list[tuple[Sequence, int]]) -> int:
         """Pages that must be available for a running group to go on."""
         need = self.cache.pages_to_grow(writes)
         if self.config.append_headroom and len(self.running) > 1:
@@ -209,8 +185,8 @@ class Scheduler:
         return need
 
     def _admit_waiting(self, plan: PlanBuilder, now: float) -> None:
-        if self.config.batching == "static":
-            self._form_batch()
+        if self.config.batching == "static" and not self.running:
+            form_batch(self.waiting, self.config, self.cache)
         while self.waiting and plan.budget:
             i = self.next_waiting()
             group = self.waiting[i]
@@ -227,22 +203,6 @@ class Scheduler:
             # Pages that a swapped group needs to go on may be short; it is then a matter of the next step.
             if self.cache.pages_to_grow(writes) <= self.cache.num_available:
                 self._place(group, writes, plan)
-
-    def _form_batch(self) -> None:
-        """With nothing left to run, choose the groups that are to start together."""
-        if self.running:
-            return
-
-        def has_room(count: int, length: int) -> bool:
-            longest = self.config.max_static_batch_len or self.config.max_model_len
-            pages = count * pages_for(length, self.cache.page_size)
-            return count <= self.config.max_num_seqs and length <= longest and pages <= self.cache.pool.num_pages
-
-        chosen, batch = next_batch(self.waiting, has_room)
-        for group in self.waiting:
-            group.batch = None
-        for group in chosen:
-            group.batch = batch
 
     def can_admit(self, group: SequenceGroup, budget: int, busy: bool) -> bool:
         """Whether a waiting group can have its lanes and pages now, in a step with `budget` tokens left.
@@ -352,7 +312,9 @@ class Scheduler:
             group.forked = len(live) == 1
         if group.beam is not None:
             group.beam.waiting.clear()
-        swapped = self._swap_out(live)
+        mode, swap = self.config.preemption_mode, self.cache.swap
+        wants_swap = mode == "swap" or (mode == "auto" and len(live) > 1)
+        swapped = wants_swap and swap is not None and swap.swap_out(live)
         if swapped:
             self._num_swapped += 1
             self.num_preemptions_swap += 1
@@ -370,12 +332,6 @@ class Scheduler:
         insort(self.waiting, group, key=self._rank)
         plan.preempted.append(group.request.request_id)
         return group
-
-    def _swap_out(self, live: list[Sequence]) -> bool:
-        """Move the pages of a group to the host, if they are to go there and find room."""
-        mode = self.config.preemption_mode
-        wanted = mode == "swap" or (mode == "auto" and len(live) > 1)
-        return wanted and self.cache.swap is not None and self.cache.swap.swap_out(live)
 
     def _settle(self) -> None:
         """Drop the running groups that have ended; those with sequences whose turn comes now wait again."""

@@ -1,29 +1,29 @@
-"""Static batches, as FasterTransformer has them: requests start together, run for the longest, end together.
+"""Static batches, as FasterTransformer has them: requests start together, run for the longest, end together."""
 
-Lives here: next_batch, which forms one.
-Promises: first come, first served; the first waiting group always gets its turn.
-Must not know: pages, plans.
-"""
+from collections import abc
 
-from collections.abc import Callable, Sequence
-
+from jpaged.config.options import SchedulerConfig
+from jpaged.core.cache.memory_policy import MemoryPolicy
+from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.requests.sequence import SequenceGroup, StaticBatch
 
 
-def next_batch(
-    waiting: Sequence[SequenceGroup], has_room: Callable[[int, int], bool]
-) -> tuple[Sequence[SequenceGroup], StaticBatch]:
-    """The first waiting groups that fit one batch: `has_room` says whether so many sequences of so many tokens do.
+def form_batch(waiting: abc.Sequence[SequenceGroup], config: SchedulerConfig, cache: MemoryPolicy) -> None:
+    """Give the first waiting groups that fit one batch that batch, first come, first served; the others have none.
 
     It stops at the first that does not fit. A first group that is too large by itself runs alone.
     """
-    prompt_len = num_outputs = count = taken = 0
+    longest = config.max_static_batch_len or config.max_model_len
+    batch, chosen, count = StaticBatch(0, 0), list[SequenceGroup](), 0
     for group in waiting:
-        longest_prompt = max(prompt_len, len(group.request.prompt_token_ids))
-        longest_output = max(num_outputs, group.max_len - len(group.request.prompt_token_ids))
+        prompt_len = len(group.request.prompt_token_ids)
+        larger = StaticBatch(max(batch.prompt_len, prompt_len), max(batch.num_outputs, group.max_len - prompt_len))
         count += group.width
-        if taken and not has_room(count, longest_prompt + longest_output):
+        pages = count * pages_for(sum(larger), cache.page_size)
+        fits = count <= config.max_num_seqs and sum(larger) <= longest and pages <= cache.pool.num_pages
+        if chosen and not fits:
             break
-        prompt_len, num_outputs = longest_prompt, longest_output
-        taken += 1
-    return waiting[:taken], StaticBatch(prompt_len, num_outputs)
+        batch = larger
+        chosen.append(group)
+    for group in waiting:
+        group.batch = batch if group in chosen else None
