@@ -1,6 +1,4 @@
-"""The host core: requests, pages, block tables, scheduling.
+"""The host core: requests, pages, block tables, scheduling, with the standard library alone.
 
-Lives here: everything that decides what runs next and where its KV lives. Standard library only.
-Promises: the same requests and configs give the same plans, whichever executor runs them.
-Must not know: jax, arrays, text.
+The same requests and configs give the same plans, whichever executor runs them.
 """

@@ -1,9 +1,4 @@
-"""What a caller may pass as prompts and parameters, made uniform.
-
-Lives here: parse_prompts, match_params, match_priority.
-Promises: a list of (text or None, ids) in the caller's order; a mistake names the prompt and the remedy.
-Must not know: engines, devices.
-"""
+"""What a caller may pass as prompts and parameters, made uniform; a mistake names the prompt and the remedy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral

@@ -47,7 +47,7 @@ class CacheManager:
         return len(self.prefixes.pinned_pages) if self.prefixes else 0
 
     def reserved_tokens(self, group: SequenceGroup) -> int | None:
-        """None: pages come with the tokens."""
+        """The tokens that a sequence has room for from its start: None, since pages come with the tokens."""
         return None
 
     def num_cached_tokens(self, group: SequenceGroup) -> int:

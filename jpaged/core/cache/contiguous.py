@@ -1,8 +1,6 @@
 """Runs of neighbouring pages: what systems before PagedAttention gave each sequence.
 
-Lives here: BuddyAllocator (Orca) and FirstFitAllocator (static batches), and their role, ContiguousAllocator.
-Promises: a run is given to one holder; what is freed can be given again, merged with its free neighbours.
-Must not know: sequences, tokens.
+A run is given to one holder; what is freed can be given again, merged with its free neighbours.
 """
 
 from typing import Protocol

@@ -1,13 +1,11 @@
-"""Which page holds the KV of which prefix.
+"""Which page holds the KV of which prefix: a chained hash of full, written pages, and the order of their eviction.
 
-Lives here: PrefixCache: a chained hash of full, written pages -> page, and the order of eviction.
-Promises: an entry is added only for a page all of whose slots are written; no entry survives its page's reuse.
-Must not know: ref counts, free lists, sequences.
+An entry is added only for a page all of whose slots are written; no entry survives its page's reuse.
 """
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections import abc
 from typing import Protocol
 
 # The hash is the identity of a prefix: 256 bits of SHA-256 over the parent's hash, the token ids and every tagged
@@ -19,7 +17,7 @@ def root_hash(cache_salt: str | None) -> bytes:
     return b"" if cache_salt is None else hashlib.sha256(b"salt:" + cache_salt.encode(errors="surrogatepass")).digest()
 
 
-def page_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
+def page_hash(parent: bytes, token_ids: abc.Sequence[int]) -> bytes:
     """The hash of a full page of token ids that comes after `parent`."""
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
@@ -27,7 +25,7 @@ def page_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 class EvictionPolicy(Protocol):
     """Chooses the cached page to give up."""
 
-    def __call__(self, idle: Sequence[int]) -> int:
+    def __call__(self, idle: abc.Sequence[int]) -> int:
         """One of the idle pages, which come in the order of their release, the least recent first."""
         ...
 

@@ -1,8 +1,6 @@
 """What each step did to the pages: the raw material of page maps and of studies of sharing.
 
-Lives here: StepRecord and its parts, and StepRecorder, which makes one of a plan and the state behind it.
-Promises: a record is frozen and stands alone; an engine without a recorder pays nothing for it.
-Must not know: how a record is drawn or summed up.
+A record is frozen and stands alone; an engine without a recorder pays nothing for it.
 """
 
 from collections import Counter
@@ -41,9 +39,9 @@ class StepRecord:
     """One step: its plan's pages, as they are held while it runs, and what was done to have them.
 
     `time` is in seconds of the engine's clock. `ref_counts` maps a number of holding sequences to how many pages
-    have so many; `tables` are those of all running sequences, `cached` the idle pages of the prefix cache, the next
-    victim first. `pages_used` also counts pinned pages. Of `num_tokens` computed tokens, `num_samples` rows went on
-    to draw; `prefix_hit_tokens` were not computed, because cached pages hold them.
+    have that many; `tables` are those of all running sequences, `cached` the idle pages of the prefix cache, the next
+    victim first. `pages_used` also counts pinned pages. Of `num_tokens` computed tokens, `num_samples` were sampled
+    from; `prefix_hit_tokens` were not computed, because cached pages hold them.
     """
 
     step: int

@@ -1,8 +1,6 @@
 """Beam search on the host: which continuations live on, which hypotheses have finished, when to stop.
 
-Lives here: BeamState, Candidate. The rules are those of Hugging Face's beam search.
-Promises: pure bookkeeping over scores; the same candidates give the same answer.
-Must not know: pages, rows, how scores are made.
+Pure bookkeeping over scores, by the rules of Hugging Face's beam search; the same candidates give the same answer.
 """
 
 from typing import NamedTuple
@@ -56,11 +54,6 @@ class BeamState:
         living = [candidate for candidate, end in zip(candidates, ends, strict=True) if not end][: self.width]
         self.done = not living or self._cannot_improve(living[0].score, length)
         return living
-
-    def take(self, sequences: list[int], survivors: list[Candidate]) -> None:
-        """Note that sequence `sequences[i]` now runs the continuation `survivors[i]`."""
-        for sequence, candidate in zip(sequences, survivors, strict=True):
-            self.scores[sequence] = candidate.score
 
     def _finish(
         self, candidates: list[Candidate], ends: list[bool], outputs: dict[int, tuple[int, ...]], length: int

@@ -97,7 +97,7 @@ class SamplingParams:
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many of the most likely ids a step reports beside the chosen one; None: not even that one's logprob."""
+        """How many of the most likely ids are reported beside the chosen one; None: not even that one's logprob."""
         return 0 if self.logprobs is None and self.chooses else self.logprobs
 
     @property

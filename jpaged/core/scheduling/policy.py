@@ -1,12 +1,11 @@
 """Who goes first, who gives way: the rules that a user may replace.
 
-Lives here: the order of groups, admission, victim and eviction policies, and loading a user's own by import path.
-Promises: the order is total; whatever a policy chooses, the first group in the order is not preempted while others
-run, so it always advances; a choice outside of what was offered is refused.
-Must not know: plans, budgets, pages' contents.
+The order is total. Whatever a policy chooses, the first group in the order is not preempted while others run, so it
+always advances; a choice outside of what was offered is refused.
 """
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -27,7 +26,7 @@ class PrefixLookup(Protocol):
 class AdmissionPolicy(Protocol):
     """Chooses which waiting group is next."""
 
-    def __call__(self, waiting: Sequence[SequenceGroup], cache: PrefixLookup) -> int:
+    def __call__(self, waiting: abc.Sequence[SequenceGroup], cache: PrefixLookup) -> int:
         """The index in `waiting` (never empty, in the scheduling order) of the group to admit next."""
         ...
 
@@ -35,7 +34,7 @@ class AdmissionPolicy(Protocol):
 class VictimPolicy(Protocol):
     """Chooses which running group gives its pages back."""
 
-    def __call__(self, candidates: Sequence[SequenceGroup]) -> int:
+    def __call__(self, candidates: abc.Sequence[SequenceGroup]) -> int:
         """The index in `candidates` (never empty, in the scheduling order) of the group to preempt."""
         ...
 
@@ -50,17 +49,17 @@ def by_priority(group: SequenceGroup) -> Rank:
     return (group.request.priority, group.order)
 
 
-def in_order(waiting: Sequence[SequenceGroup], cache: PrefixLookup) -> int:
+def in_order(waiting: abc.Sequence[SequenceGroup], cache: PrefixLookup) -> int:
     """The first in the scheduling order."""
     return 0
 
 
-def longest_prefix(waiting: Sequence[SequenceGroup], cache: PrefixLookup) -> int:
+def longest_prefix(waiting: abc.Sequence[SequenceGroup], cache: PrefixLookup) -> int:
     """The group with the most tokens in the prefix cache, as RadixAttention does; among equals the first."""
     return max(range(len(waiting)), key=lambda i: (cache.num_cached_tokens(waiting[i]), -i))
 
 
-def last(candidates: Sequence[SequenceGroup]) -> int:
+def last(candidates: abc.Sequence[SequenceGroup]) -> int:
     """The last in the scheduling order: the newest, under fcfs."""
     return len(candidates) - 1
 
@@ -90,7 +89,7 @@ def load_policy(field: str, name: str, known: dict[str, Any]) -> Any:
     return policy
 
 
-def choose(field: str, policy: Callable[..., Any], options: Sequence[SequenceGroup], *more: Any) -> int:
+def choose(field: str, policy: Callable[..., Any], options: abc.Sequence[SequenceGroup], *more: Any) -> int:
     """What a policy chooses among `options`. Raises ValueError if that is none of them."""
     index = policy(options, *more)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(options):
