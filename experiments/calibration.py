@@ -131,10 +131,8 @@ def predicted_ns(cost_model: CostModel, point: CalibrationPoint) -> int:
     pairs = tokens * (tokens + 1) // 2
     work = StepWork(PAGE_SIZE, 0, 0, batch, batch * tokens, batch * pairs, 0, batch)
     total = _time(cost_model, work)
-    work = StepWork(PAGE_SIZE, batch, batch * (tokens + 1), samples=batch)
-    for _ in range(point.decode_steps):
-        total += _time(cost_model, work)
-        work = work.after_decode_step()
+    for step in range(1, point.decode_steps + 1):
+        total += _time(cost_model, StepWork(PAGE_SIZE, batch, batch * (tokens + step), samples=batch))
     return total
 
 
