@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
-from jpaged.bench.kernels_timing import Timing, alternate
-from jpaged.bench.kernels_variants import CONTIGUOUS, COPY, GATHER, Run, variants_of
+from jpaged.bench.kernels_timing import Run, alternate
+from jpaged.bench.kernels_variants import CONTIGUOUS, COPY, GATHER, variants_of
 from pallas_kernels import beside_attention, resolve
 from pallas_kernels.numerics import LARGEST_DIFFERENCE
 from pallas_kernels.tuning import entry_for
@@ -96,41 +96,51 @@ def measure_point(
     # Values of a quantised pool are used as they are by kernels, and rounded to the queries' dtype by what gathers.
     slack = 1.0 if point.kv_dtype in ("auto", point.dtype) else 20.0
     alike = [name for name in ways if name != COPY] if point.operation in ("decode", "ragged") else []
-    timings, differences, errors = try_ways(
-        ways, GATHER, alike, slack * LARGEST_DIFFERENCE[point.dtype], repeats=repeats, budget=budget
-    )
-    rows = [_row(point, arrays, name, timing, timings.get(COPY)) for name, timing in timings.items()]
-    for row in rows:
-        row["difference"] = differences.get(row["variant"])
-    rows += [_about(point, arrays, name) | {"error": error} for name, error in errors.items()]
-    _compare(rows)
+    allowed = slack * LARGEST_DIFFERENCE[point.dtype]
+    found = try_ways(ways, GATHER, alike, allowed, layers=point.layers, repeats=repeats, budget=budget)
+    rows = [_about(point, arrays, name) | way for name, way in found.items()]
+    _compare(rows, point.bytes_moved)
     return rows
 
 
 def try_ways(
-    ways: Mapping[str, Callable[[], Run]], first: str, alike: Sequence[str], allowed: float, **timing: Any
-) -> tuple[dict[str, Timing], dict[str, float], dict[str, str]]:
-    """The time of each way that runs, its largest difference from `first`, and what is wrong with the others, by name.
+    ways: Mapping[str, Callable[[], Run]],
+    first: str,
+    alike: Sequence[str],
+    allowed: float,
+    *,
+    layers: int,
+    **timing: Any,
+) -> dict[str, dict[str, Any]]:
+    """By name, the `seconds` (median, `_low`, `_high`) of one of a way's `layers` and its `difference` from `first`.
 
-    Those called `alike` must give what `first` gives, if that runs; `timing` goes to `alternate`.
+    Those called `alike` must give what `first` gives, if that runs; others have None as their difference. A way that
+    fails, or differs by more than `allowed`, has `error` alone. `timing` goes to `alternate`.
     """
     runs: dict[str, Run] = {}
-    errors: dict[str, str] = {}
-    differences: dict[str, float] = {}
+    found: dict[str, dict[str, Any]] = {name: {"difference": None} for name in ways}
     for name, ready in ways.items():
         try:
             run = ready()
             jax.block_until_ready(run())
             runs[name] = run
         except Exception as error:
-            errors[name] = f"{type(error).__name__}: {str(error)[:400]}"
+            found[name] = {"error": f"{type(error).__name__}: {str(error)[:400]}"}
     right = runs[first]().astype(jnp.float32) if first in runs and alike else None
     for name in [name for name in alike if name in runs and name != first and right is not None]:
-        differences[name] = float(jnp.abs(runs[name]().astype(jnp.float32) - right).max())
-        if not differences[name] <= allowed:
-            errors[name] = f"AssertionError: its output is {differences[name]:.2g} off that of {first}"
+        difference = float(jnp.abs(runs[name]().astype(jnp.float32) - right).max())
+        found[name] = {"difference": difference}
+        if not difference <= allowed:
+            found[name] = {"error": f"AssertionError: its output is {difference:.2g} off that of {first}"}
             del runs[name]
-    return alternate(runs, **timing), differences, errors
+    for name, times in alternate(runs, **timing).items():
+        found[name] |= {
+            "seconds": times.seconds / layers,
+            "seconds_low": times.low / layers,
+            "seconds_high": times.high / layers,
+            "repeats": times.repeats,
+        }
+    return found
 
 
 def _about(point: Point, arrays: Arrays, variant: str) -> dict[str, Any]:
@@ -142,41 +152,28 @@ def _about(point: Point, arrays: Arrays, variant: str) -> dict[str, Any]:
     }
     if variant in ("triton", "mosaic_gpu", "xla", "reference"):
         about["implementation"] = beside_attention(variant) if point.operation in ("write", "copy") else variant
-        about["tuning"] = _tuning(point, arrays, variant)
+        # The table has sizes of attention kernels alone; None: a kernel's own rules.
+        entry = entry_for(OPERATION_OF[point.operation], variant, arrays.q, arrays.kv)
+        about["tuning"] = None if entry is None else "measured"
     return about
 
 
-def _tuning(point: Point, arrays: Arrays, implementation: str) -> str | None:
-    """Where the sizes of an attention kernel come from: "measured", or None for its own rules."""
-    if point.operation not in ("decode", "ragged"):
-        return None
-    entry = entry_for(OPERATION_OF[point.operation], implementation, arrays.q, arrays.kv)
-    return None if entry is None else "measured"
+def _compare(rows: list[dict[str, Any]], num_bytes: int) -> None:
+    """Adds rates for `num_bytes` a call, and the shares of the other ways' times.
 
-
-def _row(point: Point, arrays: Arrays, name: str, timing: Timing, copy: Timing | None) -> dict[str, Any]:
-    seconds = timing.seconds / point.layers
-    row = _about(point, arrays, name) | {
-        "seconds": seconds,
-        "seconds_low": timing.low / point.layers,
-        "seconds_high": timing.high / point.layers,
-        "repeats": timing.repeats,
-        "bytes": point.bytes_moved,
-        "gb_per_second": point.bytes_moved / seconds / 1e9,
-    }
-    if copy is not None:
-        copy_seconds = copy.seconds / point.layers
-        row["copy_gb_per_second"] = point.bytes_moved / copy_seconds / 1e9
-        row["share_of_copy"] = copy_seconds / seconds
-    return row
-
-
-def _compare(rows: list[dict[str, Any]]) -> None:
-    """Adds `times_gather` (how many times as fast as gathering) and `paging_overhead` (over the best without pages)."""
+    `times_gather` is how many times as fast as gathering a kernel is, `paging_overhead` what it takes over the best
+    without pages.
+    """
     seconds = {row["variant"]: row["seconds"] for row in rows if "seconds" in row}
     without_pages = [seconds[name] for name in CONTIGUOUS if name in seconds]
     for row in rows:
-        if "implementation" not in row or "seconds" not in row:
+        if "seconds" not in row:
+            continue
+        row |= {"bytes": num_bytes, "gb_per_second": num_bytes / row["seconds"] / 1e9}
+        if COPY in seconds:
+            row["copy_gb_per_second"] = num_bytes / seconds[COPY] / 1e9
+            row["share_of_copy"] = seconds[COPY] / row["seconds"]
+        if "implementation" not in row:
             continue
         if GATHER in seconds:
             row["times_gather"] = seconds[GATHER] / row["seconds"]

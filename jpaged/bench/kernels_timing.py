@@ -11,6 +11,9 @@ from typing import Any
 
 import jax
 
+Run = Callable[[], Any]
+"""One call of a compiled program; what it returns may still be on its way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -22,8 +25,28 @@ class Timing:
     repeats: int
 
 
+def compiled_run(function: Callable[..., Any], *given: Any) -> Run:
+    """`function(*given)`, compiled."""
+    program = jax.jit(function).lower(*given).compile()
+    return lambda: program(*given)
+
+
+def donating_run(held: list[Any], function: Callable[..., tuple[Any, Any]], *given: Any) -> Run:
+    """`function(held[0], *given)`, compiled; `held[0]` is donated to it, and replaced by the first thing it returns.
+
+    A call returns the second, or the first where the second is None.
+    """
+    program = jax.jit(function, donate_argnums=0, keep_unused=True).lower(held[0], *given).compile()
+
+    def run() -> Any:
+        held[0], out = program(held[0], *given)
+        return held[0] if out is None else out
+
+    return run
+
+
 def alternate(
-    runs: Mapping[str, Callable[[], Any]], *, repeats: int = 11, sample_seconds: float = 4e-3, budget: float = 30.0
+    runs: Mapping[str, Run], *, repeats: int = 11, sample_seconds: float = 4e-3, budget: float = 30.0
 ) -> dict[str, Timing]:
     """The time of a call of each run, taken in turns A B C, C B A, ..., after a call of each that is not timed.
 
@@ -45,7 +68,7 @@ def alternate(
     return {name: _timing(values) for name, values in samples.items()}
 
 
-def _sample(run: Callable[[], Any], calls: int) -> float:
+def _sample(run: Run, calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         result = run()

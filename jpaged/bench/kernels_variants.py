@@ -4,6 +4,7 @@ The ways of attention give the same output, which is checked before anything is 
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jpaged.bench.kernels_points import Arrays, Point
+from jpaged.bench.kernels_timing import Run, compiled_run, donating_run
 from pallas_kernels import (
     KVPages,
     beside_attention,
@@ -24,7 +26,6 @@ from pallas_kernels.numerics import dot
 from pallas_kernels.paged_attention import xla as decode_xla
 from pallas_kernels.scores import AttentionCall, ScoreRule
 
-Run = Callable[[], Any]
 COPY, GATHER = "copy", "gather"
 CONTIGUOUS = ("contiguous", "contiguous, chunks", "contiguous, cuDNN")
 """The same attention over a cache without pages: in one piece, in chunks as `xla` has them, and NVIDIA's own."""
@@ -41,13 +42,13 @@ def variants_of(
     for name in implementations:
         how: dict[str, Any] = {"implementation": name, "interpret": interpret and name in ("triton", "mosaic_gpu")}
         if point.operation in ("write", "copy"):
-            made[name] = _moves(point, arrays, how)
+            made[name] = partial(_moves, point, arrays, how)
         else:
-            made[name] = lambda how=how: _compiled(paged(point, **how), arrays)
+            made[name] = partial(compiled_run, paged(point, **how), arrays)
+    if point.operation in ("decode", "ragged"):
+        made[GATHER] = partial(compiled_run, _chained(_gathered, point.layers), arrays)
     if point.operation == "decode":
-        made |= _decode_baselines(point, arrays)
-    if point.operation == "ragged":
-        made[GATHER] = lambda: _compiled(_chained(_gathered_ragged, point.layers), arrays)
+        made |= _without_pages(point, arrays)
     made[COPY] = lambda: copy_run(point.layers * point.bytes_moved, point.pool_dtype)
     return made
 
@@ -76,51 +77,27 @@ def _chained(step: Callable[..., Array], layers: int) -> Callable[[Any], Array]:
     return program
 
 
-def _compiled(program: Callable[[Any], Array], arrays: Any) -> Run:
-    compiled = jax.jit(program).lower(arrays).compile()
-    return lambda: compiled(arrays)
-
-
-def _moves(point: Point, arrays: Arrays, how: dict[str, Any]) -> Callable[[], Run]:
+def _moves(point: Point, arrays: Arrays, how: dict[str, Any]) -> Run:
     """Writes or page copies into a pool of their own, which is donated from call to call."""
-    name = how["implementation"]
-    how = how | {"implementation": beside_attention(name)}
-    tables = arrays.block_tables
+    how = how | {"implementation": beside_attention(how["implementation"])}
+    tables, heads, last = arrays.block_tables, point.heads, point.context - 1
 
-    def write(kv: KVPages, tokens: Array) -> KVPages:
-        last = point.context - 1
+    def write(kv: KVPages, tokens: Array) -> tuple[KVPages, None]:
         slots = tables[:, last // point.page_size] * point.page_size + last % point.page_size
         for layer in range(point.layers):
             kv = write_kv(kv, tokens, tokens, slots, layer=layer, **how)
-        return kv
+        return kv, None
 
-    def copy(kv: KVPages, _: Array) -> KVPages:
-        # From each row's first page to its last; a row of one page copies to its neighbour's, if it has one.
-        return copy_pages(kv, *_page_pairs(point, tables), **how)
+    def copy(kv: KVPages, _: Array) -> tuple[KVPages, None]:
+        # From each row's first page to its last.
+        return copy_pages(kv, tables[:, 0], tables[:, point.pages_a_row - 1], **how), None
 
-    def ready() -> Run:
-        heads = point.heads
-        tokens = jnp.ones((point.batch, heads.num_kv_heads, heads.head_dim), point.dtype)
-        step = write if point.operation == "write" else copy
-        kv = jax.tree.map(jnp.copy, arrays.kv)
-        program = jax.jit(step, donate_argnums=0).lower(kv, tokens).compile()
-        held = [kv]
-
-        def run() -> KVPages:
-            held[0] = program(held[0], tokens)
-            return held[0]
-
-        return run
-
-    return ready
-
-
-def _page_pairs(point: Point, tables: Array) -> tuple[Array, Array]:
-    if point.pages_a_row < 2:
+    if point.operation == "copy" and point.pages_a_row < 2:
         raise NotImplementedError(
             f"a copy within rows of one page: give a context above page_size={point.page_size}, not {point.context}"
         )
-    return tables[:, 0], tables[:, point.pages_a_row - 1]
+    tokens = jnp.ones((point.batch, heads.num_kv_heads, heads.head_dim), point.dtype)
+    return donating_run([jax.tree.map(jnp.copy, arrays.kv)], write if point.operation == "write" else copy, tokens)
 
 
 class _Flat(NamedTuple):
@@ -132,19 +109,14 @@ class _Flat(NamedTuple):
     context_lens: Array
 
 
-def _decode_baselines(point: Point, arrays: Arrays) -> dict[str, Callable[[], Run]]:
-    flat: list[_Flat] = []
-
-    def once() -> _Flat:
-        if not flat:
-            flat.append(_flattened(point, arrays))
-        return flat[0]
-
-    baselines = {CONTIGUOUS[0]: _whole_decode, CONTIGUOUS[1]: _chunked_decode}
+def _without_pages(point: Point, arrays: Arrays) -> dict[str, Callable[[], Run]]:
+    steps = [_whole_decode, _chunked_decode]
     if jax.default_backend() == "gpu" and point.dtype != "float32":
-        baselines[CONTIGUOUS[2]] = _cudnn_decode
-    return {GATHER: lambda: _compiled(_chained(_gathered_decode, point.layers), arrays)} | {
-        name: lambda step=step: _compiled(_chained(step, point.layers), once()) for name, step in baselines.items()
+        steps.append(_cudnn_decode)
+    flat = cache(partial(_flattened, point, arrays))
+    return {
+        name: lambda step=step: compiled_run(_chained(step, point.layers), flat())
+        for name, step in zip(CONTIGUOUS, steps, strict=False)
     }
 
 
@@ -155,14 +127,14 @@ def _flattened(point: Point, arrays: Arrays) -> _Flat:
 
     @jax.jit
     def flatten(arrays: Arrays) -> _Flat:
-        layers = [_gathered(arrays, layer, point.dtype) for layer in range(point.layers)]
+        layers = [_gathered_kv(arrays, layer, point.dtype) for layer in range(point.layers)]
         k, v = (jnp.pad(jnp.stack([layer[i][:, : point.context] for layer in layers]), padding) for i in (0, 1))
         return _Flat(arrays.q, k, v, arrays.context_lens)
 
     return flatten(arrays)
 
 
-def _gathered(a: Arrays, layer: int, dtype: Any) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
+def _gathered_kv(a: Arrays, layer: int, dtype: Any) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
     """Keys and values of every column of the tables, in `dtype`."""
 
     def gather(pages: Array, scale: Array | None) -> Array:
@@ -185,13 +157,9 @@ def _attend(q: Float[Array, "B Q N H"], k: Array, v: Array, lens: Array) -> Floa
     return dot("bkgqt,btkh->bqkgh", weight, v).reshape(q.shape).astype(q.dtype)
 
 
-def _gathered_decode(q: Array, a: Arrays, layer: int) -> Array:
-    return _attend(q[:, None], *_gathered(a, layer, q.dtype), a.context_lens)[:, 0]
-
-
-def _gathered_ragged(q: Array, a: Arrays, layer: int) -> Array:
+def _gathered(q: Array, a: Arrays, layer: int) -> Array:
     rows = q.reshape(a.context_lens.shape[0], -1, *q.shape[1:])
-    return _attend(rows, *_gathered(a, layer, q.dtype), a.context_lens).reshape(q.shape)
+    return _attend(rows, *_gathered_kv(a, layer, q.dtype), a.context_lens).reshape(q.shape)
 
 
 def _whole_decode(q: Array, a: _Flat, layer: int) -> Array:
@@ -229,12 +197,4 @@ def copy_run(num_bytes: int, dtype: Any) -> Run:
     """A copy into an array that is there already, which reads and writes `num_bytes` in all."""
     source = jnp.ones(max(1, num_bytes // (2 * dtype.itemsize)), dtype)
     # Behind the barrier it is no longer an argument handed through, which would copy nothing.
-    program = jax.jit(lambda source, target: lax.optimization_barrier(source), donate_argnums=1, keep_unused=True)
-    compiled = program.lower(source, source).compile()
-    held = [jnp.zeros_like(source)]
-
-    def run() -> Array:
-        held[0] = compiled(source, held[0])
-        return held[0]
-
-    return run
+    return donating_run([jnp.zeros_like(source)], lambda _, source: (lax.optimization_barrier(source), None), source)

@@ -13,7 +13,8 @@ import jax
 
 from jpaged.bench.kernels import OPERATION_OF, try_ways
 from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
-from jpaged.bench.kernels_variants import Run, paged
+from jpaged.bench.kernels_timing import Run
+from jpaged.bench.kernels_variants import paged
 from jpaged.gpu_check.correctness import compile_all
 from jpaged.gpu_check.sections import SectionRun
 from pallas_kernels.numerics import LARGEST_DIFFERENCE
@@ -110,18 +111,13 @@ def _try(
             raise program
         return lambda: program(arrays)
 
-    timings, _, errors = try_ways(
+    found = try_ways(
         {name: lambda program=program: ready(program) for name, program in programs.items()},
         next((name for name, program in programs.items() if not isinstance(program, Exception)), "0"),
         list(programs), LARGEST_DIFFERENCE[point.dtype],
-        repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4),
+        layers=point.layers, repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4),
     )  # fmt: skip
-    trials: list[dict[str, Any]] = [{"tuning": plain_tuning(tuning)} for tuning in candidates]
-    for name, timing in timings.items():
-        trials[int(name)] |= {"seconds": timing.seconds / point.layers, "seconds_low": timing.low / point.layers}
-    for name, error in errors.items():
-        trials[int(name)]["error"] = error
-    return trials
+    return [{"tuning": plain_tuning(tuning)} | way for tuning, way in zip(candidates, found.values(), strict=True)]
 
 
 def _entry(implementation: str, point: Point, best: dict[str, Any]) -> dict[str, Any]:
