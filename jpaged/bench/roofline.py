@@ -4,27 +4,33 @@ The least time is the larger of operations over the matrix rate and bytes over t
 as loss. Parts are timed in turns, so that what disturbs the machine disturbs all of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.bench.kernels_timing import alternate
-from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, SAMPLE_INTS
+from jpaged.bench.kernels_timing import Run, alternate, compiled_run, donating_run
+from jpaged.core.cache.page_pool import pages_for
+from jpaged.core.requests.sampling_params import SamplingParams
+from jpaged.core.scheduling.plan import AdmittedSequence, PageGrant, Sample, ScheduledSequence, SchedulerOutput
+from jpaged.runtime.input_batch import InputBatch
+from jpaged.runtime.sampling.inputs import SAMPLE_INTS
 from jpaged.runtime.sampling.lane_state import init_lane_state
 from jpaged.runtime.step import sample_step
+from jpaged.runtime.step_shape import unpack
 from jpaged.serving.llm import LLM
 from models.attention import attend_through_pages
 from models.inputs import StepInputs
-from models.layers import ModelOptions
-from pallas_kernels import kv_pages as pages
+from pallas_kernels import allocate
 
 PARTS = ("layers", "products", "attention", "head", "sampling")
 """Parts of a step, one after another; "products", the linear maps alone, are what "layers" can come down to."""
 
+GREEDY = SamplingParams(temperature=0.0)
 _MATRIX = 1536
 _STREAM_BYTES = 256 * 2**20
 
@@ -34,6 +40,31 @@ class Work(NamedTuple):
 
     operations: float
     bytes: float
+
+
+def total_of(works: Iterable[Work]) -> Work:
+    """The sum of some works."""
+    return Work(*map(sum, zip(*works, strict=True)))
+
+
+def parts_work(
+    llm: LLM, *, tokens: int, pairs: int, kv_tokens: int, samples: int, num_steps: int = 1
+) -> dict[str, Work]:
+    """What each part has to do in `num_steps` steps that compute `tokens` and sample `samples`, without padding.
+
+    `pairs` are those of a query and a key that it sees, `kv_tokens` those whose keys and values go to or from memory.
+    """
+    model, itemsize, pool = llm.config.model, jnp.dtype(llm.config.dtype).itemsize, llm.runner.kv_pages
+    weights = sum(leaf.size for leaf in jax.tree.leaves(llm.runner.params["layers"]))
+    head = model.vocab_size * model.embedding_dim
+    logits = 4 * samples * model.vocab_size
+    scores = model.num_layers * model.num_heads * model.head_dim * pairs
+    return {
+        "layers": Work(2 * weights * tokens, num_steps * weights * itemsize),
+        "attention": Work(4 * scores, pool.nbytes / pool.num_slots * kv_tokens),
+        "head": Work(2 * head * samples, num_steps * head * itemsize + logits),
+        "sampling": Work(0, logits),
+    }
 
 
 class Rates(NamedTuple):
@@ -94,17 +125,14 @@ def machine_rates(dtype: Any, repeats: int = 7) -> Rates:
     """What XLA reaches on this machine with `dtype`: a product of large matrices, and the faster of two passes over a
     large array, one that reads it as the weights of two rows, one that changes it in place."""
     a = jnp.ones((_MATRIX, _MATRIX), dtype)
-    array = [jnp.ones((_STREAM_BYTES // dtype.itemsize // _MATRIX, _MATRIX), dtype)]
-    size = array[0].nbytes
-    product = jax.jit(lambda x, w: jnp.einsum("ti,oi->to", x, w))
-    square, rows = product.lower(a, a).compile(), product.lower(a[:2], array[0]).compile()
-    negate = jax.jit(jnp.negative, donate_argnums=(0,)).lower(array[0]).compile()
-
-    def change() -> Any:
-        array[0] = negate(array[0])
-        return array[0]
-
-    runs = {"square": lambda: square(a, a), "read": lambda: rows(a[:2], array[0]), "change": change}
+    array = jnp.ones((_STREAM_BYTES // dtype.itemsize // _MATRIX, _MATRIX), dtype)
+    size, product = array.nbytes, partial(jnp.einsum, "ti,oi->to")
+    # The pass that changes the array has one of its own: it is donated.
+    runs = {
+        "square": compiled_run(product, a, a),
+        "read": compiled_run(product, a[:2], array),
+        "change": donating_run([jnp.ones_like(array)], lambda array: (-array, None)),
+    }
     times = alternate(runs, repeats=repeats)
     # A rate that was reached is a rate that the machine has.
     bytes_rate = max(size / times["read"].low, 2 * size / times["change"].low)
@@ -116,64 +144,33 @@ class StepParts:
 
     def __init__(self, llm: LLM, lengths: list[int], counts: list[int]) -> None:
         self.llm, self.lengths, self.counts = llm, lengths, counts
-        config = llm.config
-        self.dtype = jnp.dtype(config.dtype)
-        shape = llm.runner.buckets.fit(
-            num_rows=len(lengths), num_tokens=sum(counts), num_samples=len(lengths), decode=max(counts) == 1
-        )
-        self.shape = shape
+        config, model = llm.config, llm.config.model
         size = config.cache.page_size
-        needed = sum(-(-length // size) for length in lengths) + 1
+        held = [pages_for(length, size) for length in lengths]
         pool_dtype = llm.runner.kv_pages.k.dtype
-        model = config.model
-        self.pool = pages.allocate(model.num_layers, needed, size, model.num_kv_heads, model.head_dim, pool_dtype)
-        self.inputs = self._inputs(size)
-        self.rng = np.random.default_rng(0)
-
-    def _inputs(self, page_size: int) -> StepInputs:
-        shape = self.shape
-        tables = np.zeros((shape.num_rows, shape.table_width), np.int32)
-        token_ids, positions, slots, sample_rows = (
-            np.zeros(n, np.int32) for n in (shape.num_tokens, shape.num_tokens, shape.num_tokens, shape.num_samples)
-        )
-        lengths, starts = np.zeros(shape.num_rows, np.int32), np.zeros(shape.num_rows + 1, np.int32)
-        slots[:] = self.pool.num_slots + np.arange(shape.num_tokens)
-        page, first = 1, 0
-        for i, (length, count) in enumerate(zip(self.lengths, self.counts, strict=True)):
-            held = -(-length // page_size)
-            tables[i, :held] = np.arange(page, page + held)
-            position = np.arange(length - count, length)
-            here = slice(first, first + count)
-            positions[here] = position
-            slots[here] = tables[i, position // page_size] * page_size + position % page_size
-            lengths[i], sample_rows[i] = length, first + count - 1
-            page, first = page + held, first + count
-            starts[i + 1 :] = first
-        return StepInputs(
-            token_ids=jnp.asarray(token_ids),
-            positions=jnp.asarray(positions),
-            slots=jnp.asarray(slots),
-            block_tables=jnp.asarray(tables),
-            context_lens=jnp.asarray(lengths),
-            query_starts=None if shape.decode else jnp.asarray(starts),
-            sample_rows=jnp.asarray(sample_rows),
-        )
+        self.pool = allocate(model.num_layers, sum(held) + 1, size, model.num_kv_heads, model.head_dim, pool_dtype)
+        batch = InputBatch(len(lengths), config.scheduler.max_model_len, size, self.pool.num_pages)
+        for lane, (length, last) in enumerate(zip(lengths, accumulate(held), strict=True)):
+            batch.admit(AdmittedSequence(lane, str(lane), 0, (0,) * length, length, GREEDY, 0, ()))
+            batch.grant(PageGrant(lane, 0, tuple(range(last - held[lane] + 1, last + 1))))
+        rows = [ScheduledSequence(i, length - n, n) for i, (length, n) in enumerate(zip(lengths, counts, strict=True))]
+        plan = SchedulerOutput(0, tuple(rows), tuple(Sample(i, i) for i in range(len(rows))))
+        self.shape = batch.fit(plan, llm.runner.buckets)
+        self.packed = batch.pack(plan, self.shape)
 
     def seconds(self, repeats: int) -> dict[str, float]:
         """What each part, and the whole, takes: the least disturbed of the samples."""
         times = {name: timing.low for name, timing in alternate(self._runs(), repeats=repeats).items()}
         times["layers"] = max(times.pop("hidden") - times["attention"], 0.0)
-        seconds = {name: times[name] for name in PARTS}
-        return seconds | {"whole": sum(seconds[name] for name in PARTS if name != "products")}
+        return {name: times[name] for name in PARTS} | {"whole": _whole(times)}
 
     def report(self, rates: Rates, seconds: dict[str, float]) -> dict[str, Any]:
         """For each part, and the whole: milliseconds, the least it needs, and the share of the one in the other."""
         works = self.works()
-        works["whole"] = Work(sum(w.operations for w in works.values()), sum(w.bytes for w in works.values()))
-        works["products"] = works["layers"]
+        works |= {"whole": total_of(works.values()), "products": works["layers"]}
         # A whole cannot be better than its parts one after another.
         least = {name: rates.least_seconds(work) for name, work in works.items()}
-        least["whole"] = sum(least[name] for name in PARTS if name != "products")
+        least["whole"] = _whole(least)
         return {
             name: {
                 "ms": 1e3 * taken,
@@ -187,53 +184,42 @@ class StepParts:
 
     def works(self) -> dict[str, Work]:
         """What each part has to do, padding left out."""
-        model, itemsize = self.llm.config.model, self.dtype.itemsize
-        tokens, rows = sum(self.counts), len(self.lengths)
-        weights = sum(leaf.size for leaf in jax.tree.leaves(self.llm.runner.params["layers"]))
         pairs = sum(n * (length - n) + n * (n + 1) // 2 for length, n in zip(self.lengths, self.counts, strict=True))
-        kv_bytes = self.pool.nbytes / self.pool.num_slots * sum(self.lengths)
-        scores = model.num_layers * model.num_heads * model.head_dim * pairs
-        head = model.vocab_size * model.embedding_dim
-        return {
-            "layers": Work(2 * weights * tokens, weights * itemsize),
-            "attention": Work(4 * scores, kv_bytes),
-            "head": Work(2 * head * rows, head * itemsize + 4 * rows * model.vocab_size),
-            "sampling": Work(0, 4 * rows * model.vocab_size),
-        }
+        kv_tokens = sum(self.lengths)
+        return parts_work(
+            self.llm, tokens=sum(self.counts), pairs=pairs, kv_tokens=kv_tokens, samples=len(self.lengths)
+        )
 
-    def _runs(self) -> dict[str, Callable[[], Any]]:
-        runner, inputs, shape = self.llm.runner, self.inputs, self.shape
-        model, variables = runner.model, {"params": runner.params}
+    def _runs(self) -> dict[str, Run]:
+        llm, model, shape = self.llm, self.llm.runner.model, self.shape
+        params, config = llm.runner.params, llm.config.model
+        ints, floats = self.packed
+        parts = unpack(ints, shape.int_shapes)
+        inputs = StepInputs(parts["token_refs"], *map(parts.get, StepInputs._fields[1:]))  # pyright: ignore[reportArgumentType]
+        inputs = jax.tree.map(jnp.asarray, inputs)
+        rng = np.random.default_rng(0)
+
+        def normal(*size: int) -> Any:
+            return jnp.asarray(rng.standard_normal(size), llm.config.dtype)
+
+        def hidden(kv: Any, params: Any, inputs: Any) -> Any:
+            return model.apply({"params": params}, inputs, kv, method="hidden_states")[::-1]
+
+        def logits(params: Any, rows: Any) -> Any:
+            return model.apply({"params": params}, rows, method="compute_logits")
+
+        heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
+        qkv = [normal(shape.num_tokens, n, config.head_dim) for n in heads]
+        head = compiled_run(logits, params, normal(shape.num_samples, config.hidden_size))
+        sampler = partial(sample_step, vocab_size=config.vocab_size, max_logprobs=0)
+        state = init_lane_state(len(self.lengths), llm.config.scheduler.max_model_len, config.vocab_size)
         held = [self.pool]
-
-        def hidden(variables: Any, inputs: Any, kv: Any) -> Any:
-            return model.apply(variables, inputs, kv, method="hidden_states")
-
-        def logits(variables: Any, rows: Any) -> Any:
-            return model.apply(variables, rows, method="compute_logits")
-
-        rows = jnp.asarray(self.rng.standard_normal((shape.num_samples, self.llm.config.model.hidden_size)), self.dtype)
-        whole = jax.jit(hidden, donate_argnums=(2,)).lower(variables, inputs, held[0]).compile()
-        queries = self._queries()
-        attend = jax.jit(self._attention(), donate_argnums=(4,)).lower(*queries, inputs, held[0]).compile()
-        head = jax.jit(logits).lower(variables, rows).compile()
-        layers = runner.params["layers"]
-        multiply = jax.jit(self._products).lower(layers).compile()
-
-        def run_hidden() -> Any:
-            out, held[0] = whole(variables, inputs, held[0])
-            return out
-
-        def run_attention() -> Any:
-            out, held[0] = attend(*queries, inputs, held[0])
-            return out
-
         return {
-            "hidden": run_hidden,
-            "products": lambda: multiply(layers),
-            "attention": run_attention,
-            "head": lambda: head(variables, rows),
-            "sampling": self._sampling(head(variables, rows)),
+            "hidden": donating_run(held, hidden, params, inputs),
+            "products": compiled_run(self._products, params["layers"]),
+            "attention": donating_run(held, self._attention, *qkv, inputs),
+            "head": head,
+            "sampling": donating_run([state], sampler, head(), ints[: len(SAMPLE_INTS) * shape.num_samples], floats),
         }
 
     def _products(self, layers: Any) -> Any:
@@ -243,50 +229,25 @@ class StepParts:
             for path, kernel in jax.tree.leaves_with_path(params):
                 if path[-1].key == "kernel":
                     weights = kernel.reshape(-1, kernel.shape[-1])
-                    rows = jnp.ones((self.shape.num_tokens, weights.shape[1]), self.dtype) * seen
+                    rows = jnp.ones((self.shape.num_tokens, weights.shape[1]), seen.dtype) * seen
                     # Every output has a say, and a maximum cannot be moved before the product.
                     seen = jnp.einsum("ti,oi->to", rows, weights).max()
             return seen, None
 
-        return jax.lax.scan(layer, jnp.ones((), self.dtype), layers)[0]
+        return jax.lax.scan(layer, jnp.ones((), self.llm.config.dtype), layers)[0]
 
-    def _sampling(self, logits: Any) -> Callable[[], Any]:
-        """Greedy draws of every row."""
-        count = self.shape.num_samples
-        ints = {name: jnp.zeros(count, jnp.int32) for name in SAMPLE_INTS}
-        ints |= {"lanes": jnp.arange(count, dtype=jnp.int32), "num_logprobs": jnp.full(count, -1, jnp.int32)}
-        floats = {name: jnp.full(count, float(name in ("top_p", "repetition_penalty"))) for name in SAMPLE_FLOATS}
-        packed = jnp.concatenate([ints[name] for name in SAMPLE_INTS])
-        packed_floats = jnp.concatenate([floats[name] for name in SAMPLE_FLOATS])
-        vocab_size = self.llm.config.model.vocab_size
-        state = [init_lane_state(count, self.llm.config.scheduler.max_model_len, vocab_size)]
-        program = jax.jit(partial(sample_step, vocab_size=vocab_size, max_logprobs=0), donate_argnums=(0,))
-        compiled = program.lower(state[0], logits, packed, packed_floats).compile()
-
-        def run() -> Any:
-            state[0], sampled = compiled(state[0], logits, packed, packed_floats)
-            return sampled.token_ids
-
-        return run
-
-    def _queries(self) -> tuple[Any, Any, Any]:
-        model, tokens = self.llm.config.model, self.shape.num_tokens
-        heads = model.num_heads, model.num_kv_heads, model.num_kv_heads
-        return tuple(  # pyright: ignore[reportReturnType]
-            jnp.asarray(self.rng.standard_normal((tokens, n, model.head_dim)), self.dtype) for n in heads
-        )
-
-    def _attention(self) -> Callable[..., Any]:
+    def _attention(self, kv: Any, q: Any, k: Any, v: Any, inputs: StepInputs) -> Any:
         """Attention and the writes of all layers, nothing else of the model."""
-        config = self.llm.config
-        options = ModelOptions(self.dtype, config.scheduler.max_model_len, self.llm.attention_implementation)
-        window = config.model.sliding_window
+        config, options = self.llm.config.model, self.llm.runner.model.options
 
-        def attention(q: Any, k: Any, v: Any, inputs: StepInputs, kv: Any) -> Any:
-            def layer(carry: Any, number: Any) -> Any:
-                out, kv = attend_through_pages(carry[0], k, v, inputs, carry[1], number, options, window=window)
-                return (out, kv), None
+        def layer(carry: Any, number: Any) -> Any:
+            kv, q = carry
+            out, kv = attend_through_pages(q, k, v, inputs, kv, number, options, window=config.sliding_window)
+            return (kv, out), None
 
-            return jax.lax.scan(layer, (q, kv), jnp.arange(config.model.num_layers))[0]
+        return jax.lax.scan(layer, (kv, q), jnp.arange(config.num_layers))[0]
 
-        return attention
+
+def _whole(seconds: dict[str, float]) -> float:
+    """The sum of the parts that come one after another."""
+    return sum(seconds[name] for name in PARTS if name != "products")

@@ -3,63 +3,41 @@
 Each token is computed once, and weights are read once per step, in as few steps as the rows allow.
 """
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from jpaged.bench.measure import check_fits
-from jpaged.bench.roofline import Rates, Work
+from jpaged.bench.roofline import Rates, Work, parts_work, total_of
 from jpaged.serving.llm import LLM
 from jpaged.workloads.workload import Workload
 
 
-class WorkloadWork(NamedTuple):
-    """Operations and bytes of all requests, in at least this many steps."""
+def workload_work(llm: LLM, requests: Workload) -> tuple[Work, int]:
+    """What the requests have to do in this engine, and in how many steps at the least.
 
-    work: Work
-    num_steps: int
-
-
-def workload_work(llm: LLM, requests: Workload) -> WorkloadWork:
-    """What the requests have to do in this engine, without shared prefixes, preemptions and padding.
-
-    A request's last token is sampled and not computed. Each of its tokens takes a row of another step, so there are at
-    least as many steps as the longest output has tokens, and as rows are needed over the rows there are.
+    Without shared prefixes, preemptions and padding. A request's last token is sampled and not computed. Each of its
+    tokens takes a row of another step, so there are at least as many steps as the longest output has tokens, and as
+    rows are needed over the rows there are.
     """
-    model, itemsize = llm.config.model, jnp.dtype(llm.config.dtype).itemsize
     outputs = requests.output_tokens
     num_steps = max(max(outputs), -(-sum(outputs) // llm.config.scheduler.max_num_seqs))
-    layers = sum(leaf.size for leaf in jax.tree.leaves(llm.runner.params["layers"]))
-    head = model.vocab_size * model.embedding_dim
-    pool = llm.runner.kv_pages
-    window = model.sliding_window or llm.config.scheduler.max_model_len
+    window = llm.config.model.sliding_window or llm.config.scheduler.max_model_len
     tokens = pairs = read = 0
     for prompt, output in zip(requests.prompt_tokens, outputs, strict=True):
         last = prompt + output - 1
         tokens += last
         pairs += _seen(last, window)
         read += _seen(last, window) - _seen(prompt, window)
-    operations = (
-        2 * layers * tokens + 4 * model.num_layers * model.num_heads * model.head_dim * pairs + 2 * head * sum(outputs)
+    parts = parts_work(
+        llm, tokens=tokens, pairs=pairs, kv_tokens=tokens + read, samples=sum(outputs), num_steps=num_steps
     )
-    moved = (
-        num_steps * (layers + head) * itemsize
-        + (tokens + read) * pool.nbytes / pool.num_slots
-        + 4 * model.vocab_size * sum(outputs)
-    )
-    return WorkloadWork(Work(operations, moved), num_steps)
+    # The logits are written by the head; whether the sampler reads them from memory is left open.
+    return total_of(parts[name] for name in ("layers", "attention", "head")), num_steps
 
 
 def workload_bound(llm: LLM, requests: Workload, rates: Rates, share_of: float | None = None) -> dict[str, Any]:
     """Seconds that the requests need at least at these rates, and the total tokens per second that follow from it.
 
-    `share_of`: total tokens per second that a run of them reached; `share` is its part of that bound. Raises ValueError
-    if that is no positive number.
+    `share_of`: total tokens per second that a run of them reached; `share` is its part of that bound.
     """
-    check_share(share_of)
-    check_fits(llm, requests)
     work, num_steps = workload_work(llm, requests)
     seconds = rates.least_seconds(work)
     total = sum(requests.prompt_tokens) + sum(requests.output_tokens)
@@ -75,12 +53,6 @@ def workload_bound(llm: LLM, requests: Workload, rates: Rates, share_of: float |
         "tokens_per_second_at_most": total / seconds,
         "share": None if share_of is None else share_of * seconds / total,
     }
-
-
-def check_share(share_of: float | None) -> None:
-    """Raise ValueError unless `share_of` is None or a rate."""
-    if share_of is not None and not 0 < share_of < math.inf:
-        raise ValueError(f"share_of={share_of}: give the total tokens per second of a run, a finite number above 0")
 
 
 def _seen(tokens: int, window: int) -> int:

@@ -1,5 +1,6 @@
 """`jpaged bench roofline`: its flags and how its result is shown."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,11 @@ def roofline(
     from jpaged.bench.measure import check_fits, read_requests
     from jpaged.bench.roofline import Rates
     from jpaged.bench.roofline import roofline as measure
-    from jpaged.bench.workload_bound import check_share, workload_bound
+    from jpaged.bench.workload_bound import workload_bound
     from jpaged.serving.llm import LLM
 
-    check_share(share_of)
+    if share_of is not None and not 0 < share_of < math.inf:
+        raise ValueError(f"share_of={share_of}: give the total tokens per second of a run, a finite number above 0")
     if dataset_path is None and (share_of is not None or num_prompts is not None):
         raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
     requests = None if dataset_path is None else read_requests(dataset_path, num_prompts)

@@ -42,14 +42,14 @@ def test_the_work_of_one_request_is_that_of_its_tokens_one_by_one(llm):
 
 def test_no_schedule_takes_fewer_steps_than_rows_and_lengths_allow(llm):
     assert llm.config.scheduler.max_num_seqs == 8
-    assert workload_work(llm, requests(*[(4, 2)] * 8)).num_steps == 2
-    assert workload_work(llm, requests(*[(4, 2)] * 9)).num_steps == 3
-    assert workload_work(llm, requests((4, 2), (4, 10))).num_steps == 10
+    assert workload_work(llm, requests(*[(4, 2)] * 8))[1] == 2
+    assert workload_work(llm, requests(*[(4, 2)] * 9))[1] == 3
+    assert workload_work(llm, requests((4, 2), (4, 10)))[1] == 10
 
 
 def test_the_bound_is_that_of_the_scarcer_thing_and_a_share_is_of_it(llm):
     load = requests((5, 3), (9, 4))
-    work = workload_work(llm, load).work
+    work, _ = workload_work(llm, load)
     bound = workload_bound(llm, load, Rates(operations=work.operations / 2, bytes=work.bytes / 5))
     assert (bound["operations_seconds"], bound["bytes_seconds"]) == (pytest.approx(2), pytest.approx(5))
     assert bound["least_seconds"] == pytest.approx(5)
