@@ -53,9 +53,9 @@ def test_a_shared_prefix_takes_fewer_pages_and_gives_the_same_tokens():
 
 def test_mistakes_of_these_benchmarks_are_one_line():
     for args, message in (
-        (["host", "--rows", "0"], "rows=0: must be at least 1"),
+        (["host", "--rows", "0"], "'--rows': 0 is not in the range x>=1"),
         (["host", "--num-steps", "1"], "num_steps=1: must be at least 2"),
-        (["prefix", "--num-prompts", "0"], "num_prompts=0: must be at least 1"),
+        (["prefix", "--num-prompts", "0"], "'--num-prompts': 0 is not in the range x>=1"),
     ):
         result = CliRunner().invoke(main, ["bench", *args])
         assert result.exit_code == 2

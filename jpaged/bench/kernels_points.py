@@ -163,7 +163,6 @@ class Arrays(NamedTuple):
 
 def arrays_of(point: Point, seed: int = 0) -> Arrays:
     """The arrays of a point: random queries, a pool of full pages, permuted tables whose spare columns are page 0."""
-    check_memory(point)
     rng = np.random.default_rng(seed)
     num_pages = point.batch * point.pages_a_row
     tables = np.zeros((point.batch, point.table_width), np.int32)

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jpaged.config.declaration import require_int
 from jpaged.core.engine import Engine
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner
@@ -31,9 +30,9 @@ def throughput(
     n: int = 1,
     num_warmups: int = 1,
     temperature: float = 0.0,
-    during: Callable[[], AbstractContextManager[object]] = nullcontext,
+    during: AbstractContextManager[object] = nullcontext(),  # noqa: B008
 ) -> dict[str, Any]:
-    """All requests at once, to their full length; requests/s and tokens/s of the whole. The run is within `during()`.
+    """All requests at once, to their full length; requests/s and tokens/s of the whole. The run is within `during`.
 
     Arrivals of the workload are ignored, end-of-sequence ends nothing. Raises ValueError, before anything runs, if a
     request does not fit the engine.
@@ -43,16 +42,14 @@ def throughput(
     for _ in range(num_warmups):
         llm.generate(prompts[:1], params[:1], use_tqdm=False)
     llm.reset_prefix_cache()
-    before = llm.stats()
-    idle, stages = llm.runner.idle_time, _host_stages(llm)
-    with during():
-        start = time.perf_counter()
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        elapsed = time.perf_counter() - start
-    after = llm.stats()
+    idle, stages = llm.runner.idle_time, stage_seconds(llm.engine, llm.runner)
+    with during:
+        outputs, elapsed, before, after = _timed(llm, prompts, params)
+    stages = {name: s - stages.get(name, 0.0) for name, s in stage_seconds(llm.engine, llm.runner).items()}
     num_output = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
     num_prompt = sum(requests.prompt_tokens)
     steps = after["num_steps"] - before["num_steps"]
+    totals = ("compile_seconds", "compiled_programs", "pages_total", "pages_used_peak", "tail_waste_mean")
     host_ms = after["host_ms_per_step"] * after["num_steps"] - before["host_ms_per_step"] * before["num_steps"]
     return {
         "elapsed_time": elapsed,
@@ -65,14 +62,10 @@ def throughput(
         "output_tokens_per_second": num_output / elapsed,
         "num_steps": steps,
         "host_ms_per_step": host_ms / steps,
-        "host_stages_ms": {name: 1e3 * (s - stages.get(name, 0.0)) / steps for name, s in _host_stages(llm).items()},
+        "host_stages_ms": {name: 1e3 * seconds / steps for name, seconds in stages.items()},
         "device_idle_share": (llm.runner.idle_time - idle) / elapsed,
-        "compile_seconds": after["compile_seconds"],
-        "compiled_programs": after["compiled_programs"],
         "num_preemptions": after["num_preemptions_recompute"] - before["num_preemptions_recompute"],
-        "pages_total": after["pages_total"],
-        "pages_used_peak": after["pages_used_peak"],
-        "tail_waste_mean": after["tail_waste_mean"],
+        **{name: after[name] for name in totals},
         "start_up": start_up,
         "peak_memory_bytes": peak_memory(),
         "known_memory_bytes": known_memory(llm),
@@ -140,11 +133,7 @@ def shared_prefix(
     start = time.perf_counter()
     held = llm.pin_prefix("shared", prompts[0][:prefix_tokens]) if pinned else 0
     pinning = time.perf_counter() - start
-    before = llm.stats()
-    start = time.perf_counter()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    elapsed = time.perf_counter() - start
-    after = llm.stats()
+    outputs, elapsed, before, after = _timed(llm, prompts, params)
     if pinned:
         llm.unpin_prefix("shared")
     counters = ("num_steps", "num_tokens_computed", "prefix_hit_tokens", "num_preemptions_recompute")
@@ -188,8 +177,12 @@ def stage_seconds(engine: Engine, runner: ModelRunner) -> dict[str, float]:
     return {"schedule": engine.schedule_time, **runner.stages.seconds, "update": engine.update_time}
 
 
-def _host_stages(llm: LLM) -> dict[str, float]:
-    return stage_seconds(llm.engine, llm.runner)
+def _timed(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> tuple[list[Any], float, Any, Any]:
+    """The outputs, the seconds that they took, and the engine's numbers before and after."""
+    before = llm.stats()
+    start = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return outputs, time.perf_counter() - start, before, llm.stats()
 
 
 def _start_up(llm: LLM, prompt: list[int]) -> dict[str, float | int]:
@@ -210,11 +203,9 @@ def _start_up(llm: LLM, prompt: list[int]) -> dict[str, float | int]:
 
 
 def fixed_requests(num_prompts: int, input_len: int, output_len: int) -> Workload:
-    """`num_prompts` requests of `input_len` prompt and `output_len` output tokens, all at once. Raises ValueError."""
-    for name, value in (("num_prompts", num_prompts), ("input_len", input_len), ("output_len", output_len)):
-        require_int(name, value, 1, None)
-    lengths = (input_len,) * num_prompts, (output_len,) * num_prompts
-    return Workload(arrival_ns=(0,) * num_prompts, prompt_tokens=lengths[0], output_tokens=lengths[1])
+    """`num_prompts` requests of `input_len` prompt and `output_len` output tokens, all at once."""
+    arrivals, prompts, outputs = ((each,) * num_prompts for each in (0, input_len, output_len))
+    return Workload(arrival_ns=arrivals, prompt_tokens=prompts, output_tokens=outputs)
 
 
 def read_requests(path: Path, num_prompts: int | None) -> Workload:

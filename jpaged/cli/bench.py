@@ -11,7 +11,7 @@ import click
 from jpaged.cli.bench_host import host, prefix
 from jpaged.cli.bench_kernels import kernels
 from jpaged.cli.bench_roofline import roofline
-from jpaged.cli.flags import AtLeast, engine_options, n_option, profile_option, temperature_option
+from jpaged.cli.flags import engine_options, int_option, n_option, profile_option, temperature_option
 from jpaged.cli.output import reports, setup
 from jpaged.observing.profiling import profiled
 
@@ -28,21 +28,18 @@ for command in (host, prefix, kernels, roofline):
 def _throughput_text(result: dict[str, Any]) -> str:
     memory = ", ".join(f"{where} {size / 2**30:.2f} GiB" for where, size in result["peak_memory_bytes"].items())
     known = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in result["known_memory_bytes"].items())
+    stages = ", ".join(f"{name} {ms:.2f}" for name, ms in result["host_stages_ms"].items())
     return (
         f"Throughput: {result['requests_per_second']:.2f} requests/s, {result['tokens_per_second']:.1f} total "
         f"tokens/s, {result['output_tokens_per_second']:.1f} output tokens/s\n"
         f"{result['num_requests']} requests, {result['num_prompt_tokens']} prompt and {result['num_output_tokens']} "
         f"output tokens in {result['elapsed_time']:.2f} s; {result['num_preemptions']} preemptions\n"
         f"{result['num_steps']} steps, host time {result['host_ms_per_step']:.2f} ms each "
-        f"({_stages_text(result)}); device idle between steps {result['device_idle_share']:.1%} of the time\n"
+        f"({stages}); device idle between steps {result['device_idle_share']:.1%} of the time\n"
         f"{_start_up_text(result)}\n"
         f"Pages: {result['pages_used_peak']} of {result['pages_total']} at peak, tail waste "
         f"{result['tail_waste_mean']:.1%}; peak memory: {memory} (of it {known})"
     )
-
-
-def _stages_text(result: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {ms:.2f}" for name, ms in result["host_stages_ms"].items())
 
 
 def _start_up_text(result: dict[str, Any]) -> str:
@@ -62,10 +59,10 @@ def _latency_text(result: dict[str, Any]) -> str:
 
 @bench.command()
 @click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens.")
-@click.option("--num-prompts", type=AtLeast(1), help="Number of requests; default: the file's, or 16.")
-@click.option("--input-len", type=int, default=128, show_default=True, help="Prompt tokens, without a file.")
-@click.option("--output-len", type=int, default=64, show_default=True, help="Output tokens, without a file.")
-@click.option("--num-warmups", type=AtLeast(0), default=1, show_default=True, help="Untimed requests first.")
+@int_option("--num-prompts", None, "Number of requests; default: the file's, or 16.", least=1)
+@int_option("--input-len", 128, "Prompt tokens, without a file.", least=1)
+@int_option("--output-len", 64, "Output tokens, without a file.", least=1)
+@int_option("--num-warmups", 1, "Untimed requests first.", least=0)
 @profile_option
 @n_option
 @temperature_option
@@ -76,11 +73,9 @@ def throughput(
     num_prompts: int | None,
     input_len: int,
     output_len: int,
-    num_warmups: int,
     profile: Path | None,
-    n: int,
-    temperature: float,
     engine: dict[str, Any],
+    **how: Any,
 ) -> dict[str, Any]:
     """All requests at once: requests/s and tokens/s."""
     from jpaged.bench import measure
@@ -91,18 +86,15 @@ def throughput(
     else:
         requests = measure.fixed_requests(num_prompts or 16, input_len, output_len)
     llm = LLM(**engine)
-    result = measure.throughput(
-        llm, requests, n=n, num_warmups=num_warmups, temperature=temperature, during=lambda: profiled(profile)
-    )
-    return result | setup(llm)
+    return measure.throughput(llm, requests, during=profiled(profile), **how) | setup(llm)
 
 
 @bench.command()
-@click.option("--input-len", type=int, default=32, show_default=True, help="Prompt tokens.")
-@click.option("--output-len", type=int, default=128, show_default=True, help="Output tokens.")
-@click.option("--batch-size", type=AtLeast(1), default=8, show_default=True, help="Requests at once.")
-@click.option("--num-iters-warmup", type=AtLeast(0), default=10, show_default=True, help="Untimed runs first.")
-@click.option("--num-iters", type=AtLeast(1), default=30, show_default=True, help="Timed runs.")
+@int_option("--input-len", 32, "Prompt tokens.", least=1)
+@int_option("--output-len", 128, "Output tokens.", least=1)
+@int_option("--batch-size", 8, "Requests at once.", least=1)
+@int_option("--num-iters-warmup", 10, "Untimed runs first.", least=0)
+@int_option("--num-iters", 30, "Timed runs.", least=1)
 @n_option
 @temperature_option
 @reports(_latency_text)

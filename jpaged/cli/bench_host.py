@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from jpaged.cli.flags import AtLeast, engine_options
+from jpaged.cli.flags import engine_options, int_option
 from jpaged.cli.output import reports, setup
 from jpaged.config.declaration import require_int
 
@@ -53,10 +53,8 @@ def _prefix_text(result: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.option(
-    "--rows", type=AtLeast(1), multiple=True, help="Running sequences; default: 64 256 1024, stages 1 16 64 256."
-)
-@click.option("--num-steps", type=int, default=200, show_default=True, help="Timed decode steps.")
+@int_option("--rows", None, "Running sequences; default: 64 256 1024, stages 1 16 64 256.", least=1, multiple=True)
+@int_option("--num-steps", 200, "Timed decode steps.")
 @click.option("--stages", is_flag=True, help="Also each stage of a whole step, on JAX's device with a tiny model.")
 @reports(_host_text)
 def host(rows: tuple[int, ...], num_steps: int, stages: bool) -> dict[str, Any]:
@@ -74,10 +72,8 @@ def host(rows: tuple[int, ...], num_steps: int, stages: bool) -> dict[str, Any]:
 
 
 @click.command()
-@click.option(
-    "--prefix-tokens", type=AtLeast(1), default=341, show_default=True, help="Tokens that all prompts begin with."
-)
-@click.option("--num-prompts", type=AtLeast(1), default=32, show_default=True, help="All arrive at once.")
+@int_option("--prefix-tokens", 341, "Tokens that all prompts begin with.", least=1)
+@int_option("--num-prompts", 32, "All arrive at once.", least=1)
 @reports(_prefix_text)
 @engine_options
 def prefix(prefix_tokens: int, num_prompts: int, engine: dict[str, Any]) -> dict[str, Any]:

@@ -8,59 +8,60 @@ from typing import Any
 
 import click
 
-from jpaged.cli.flags import AtLeast, refuse_given
+from jpaged.cli.flags import int_option, refuse_given
 from jpaged.cli.output import check_writable, print_json, write_json
 
 _STDOUT = "-"
-_SWEEP = ("page_sizes", "batches", "contexts", "heads")
+
+
+def _list_option(flag: str, default: str | None, help: str) -> Any:
+    return click.option(flag, default=default, show_default=True, help=help)
 
 
 @click.command()
 @click.option("--preset", type=click.Choice(["fig18a"]), default=None, help="The points of the paper's Fig. 18a.")
-@click.option("--operations", default="decode", show_default=True, help="decode, ragged, write, copy: a list.")
-@click.option("--page-sizes", default="8,16,32", show_default=True, help="Tokens per page: a list.")
-@click.option("--batches", default="8,32", show_default=True, help="Rows: a list.")
-@click.option("--contexts", default="256,1024", show_default=True, help="Tokens per row: a list.")
-@click.option("--heads", default="9x3x64", show_default=True, help="Query heads x kv heads x head_dim: a list.")
-@click.option(
-    "--dtypes", default=None, help="Types of the queries: a list; default: float32 on a CPU, bfloat16 on a GPU."
-)
-@click.option("--kv-dtypes", default="auto", show_default=True, help="Types of the pages, such as auto,int8: a list.")
-@click.option(
-    "--table-tokens", type=int, default=None, help="Tokens that a block table has room for; default: the context."
-)
-@click.option("--queries", type=AtLeast(1), default=128, show_default=True, help="Query tokens per row of ragged.")
-@click.option("--layers", type=int, default=None, help="Calls per program, one layer each; default: 1, 8 on a GPU.")
-@click.option("--implementations", default=None, help="A list; default: all that the platform has.")
-@click.option(
-    "--repeats", type=AtLeast(3), default=11, show_default=True, help="Samples of each variant, taken in turns."
-)
+@_list_option("--operations", "decode", "decode, ragged, write, copy: a list.")
+@_list_option("--page-sizes", "8,16,32", "Tokens per page: a list.")
+@_list_option("--batches", "8,32", "Rows: a list.")
+@_list_option("--contexts", "256,1024", "Tokens per row: a list.")
+@_list_option("--heads", "9x3x64", "Query heads x kv heads x head_dim: a list.")
+@_list_option("--dtypes", None, "Types of the queries: a list; default: float32 on a CPU, bfloat16 on a GPU.")
+@_list_option("--kv-dtypes", "auto", "Types of the pages, such as auto,int8: a list.")
+@int_option("--table-tokens", None, "Tokens that a block table has room for; default: the context.")
+@int_option("--queries", 128, "Query tokens per row of ragged.", least=1)
+@int_option("--layers", None, "Calls per program, one layer each; default: 1, 8 on a GPU.")
+@_list_option("--implementations", None, "A list; default: all that the platform has.")
+@int_option("--repeats", 11, "Samples of each variant, taken in turns.", least=3)
 @click.option("--json", "json_target", is_flag=False, flag_value=_STDOUT, default=None, metavar="[FILE]",
               help="One JSON document, printed or written to a file.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for kernels.md, kernels.csv, kernels.png.")
-def kernels(json_target: str | None, output: Path | None, preset: str | None, **options: Any) -> None:
+def kernels(
+    json_target: str | None,
+    output: Path | None,
+    implementations: str | None,
+    repeats: int,
+    **sweep: Any,
+) -> None:
     """The kernels alone: time, GB/s, share of a copy's bandwidth, what paging costs (the paper's Fig. 18a)."""
     from jpaged.bench.kernels import bench_kernels
     from jpaged.bench.kernels_points import check_memory
     from jpaged.bench.kernels_report import check_folder, paper_table, table_text, write_folder
 
-    if json_target not in (None, _STDOUT):
+    quiet = json_target == _STDOUT
+    if json_target is not None and not quiet:
         check_writable("--json", Path(json_target))
-    names = _implementations(options["implementations"])
-    points = _points(preset, options)
+    names = _implementations(implementations)
+    points = _points(**sweep)
     for point in points:
         check_memory(point)
     check_folder(output)
-    quiet = json_target == _STDOUT
-    shown = 0
 
-    def on_point(rows: list[dict[str, Any]]) -> None:
-        nonlocal shown
+    def show(rows: list[dict[str, Any]]) -> None:
         if not quiet:
-            click.echo(table_text(rows, headings=shown == 0))
-        shown += 1
+            click.echo(table_text(rows, headings=not rows))
 
-    result = bench_kernels(points, implementations=names, repeats=options["repeats"], on_point=on_point)
+    show([])
+    result = bench_kernels(points, implementations=names, repeats=repeats, on_point=show)
     if json_target is not None and not quiet:
         write_json(result, Path(json_target))
     if output is not None:
@@ -69,12 +70,10 @@ def kernels(json_target: str | None, output: Path | None, preset: str | None, **
         print_json(result)
     elif paper := paper_table(result["rows"]):
         click.echo(f"\nBeside the paper's Fig. 18a (A100):\n\n{paper}")
-    _fail_if_broken(result["rows"])
-
-
-def _fail_if_broken(rows: list[dict[str, Any]]) -> None:
-    """Exit code 1 if a kernel failed; one that says that it cannot do a point has not failed."""
-    broken = [row for row in rows if "error" in row and not row["error"].startswith("NotImplementedError")]
+    # A kernel that says that it cannot do a point has not failed.
+    broken = [
+        row for row in result["rows"] if not row.get("error", "NotImplementedError").startswith("NotImplementedError")
+    ]
     if broken:
         first = broken[0]
         raise click.ClickException(f"{len(broken)} measurements failed, the first {first['variant']}: {first['error']}")
@@ -83,10 +82,8 @@ def _fail_if_broken(rows: list[dict[str, Any]]) -> None:
 def _implementations(text: str | None) -> list[str] | None:
     from pallas_kernels import resolve
 
-    if text is None:
-        return None
-    names = _words(text)
-    for name in names:
+    names = None if text is None else _words(text)
+    for name in names or ():
         try:
             resolve("paged_attention", name)
         except (ValueError, NotImplementedError) as error:
@@ -94,26 +91,22 @@ def _implementations(text: str | None) -> list[str] | None:
     return names
 
 
-def _points(preset: str | None, options: dict[str, Any]) -> list[Any]:
+def _points(preset: str | None, dtypes: str | None, layers: int | None, **sweep: Any) -> list[Any]:
     import jax
 
     from jpaged.bench.kernels import fig18a_points
     from jpaged.bench.kernels_points import parse_heads, parse_integers, points_of
 
     on_gpu = jax.default_backend() != "cpu"
-    layers = options["layers"] if options["layers"] is not None else (8 if on_gpu else 1)
-    dtypes = _words(options["dtypes"] or ("bfloat16" if on_gpu else "float32"))
+    layers = layers if layers is not None else (8 if on_gpu else 1)
+    types = _words(dtypes or ("bfloat16" if on_gpu else "float32"))
     if preset is not None:
-        for name in (*_SWEEP, "operations", "kv_dtypes", "table_tokens", "queries"):
-            refuse_given(name, f"--preset {preset} has its own; leave one of the two out")
-        return [point for dtype in dtypes for point in fig18a_points(dtype, layers)]
-    kv_dtypes, operations = _words(options["kv_dtypes"]), _words(options["operations"])
-    sizes = {name: parse_integers(name, options[name]) for name in _SWEEP[:3]}
-    shapes = [parse_heads(text) for text in _words(options["heads"])]
-    return points_of(
-        operations, sizes["page_sizes"], sizes["batches"], sizes["contexts"], shapes, dtypes, kv_dtypes,  # pyright: ignore[reportArgumentType]
-        table_tokens=options["table_tokens"], queries=options["queries"], layers=layers,
-    )  # fmt: skip
+        refuse_given(f"--preset {preset} has its own; leave one of the two out", *sweep)
+        return [point for dtype in types for point in fig18a_points(dtype, layers)]
+    sweep |= {name: parse_integers(name, sweep[name]) for name in ("page_sizes", "batches", "contexts")}
+    sweep |= {name: _words(sweep[name]) for name in ("operations", "heads", "kv_dtypes")}
+    sweep["heads"] = [parse_heads(text) for text in sweep["heads"]]
+    return points_of(dtypes=types, layers=layers, **sweep)
 
 
 def _words(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from jpaged.cli.flags import AtLeast, engine_options
+from jpaged.cli.flags import engine_options, int_option
 from jpaged.cli.output import reports, setup
 
 _LABELS = {"products": "- of which products"}
@@ -56,12 +56,12 @@ def _share(part: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.option("--batch", type=int, default=16, show_default=True, help="Rows of the decode step.")
-@click.option("--context", type=int, default=256, show_default=True, help="Tokens of each of its rows.")
-@click.option("--prompt-tokens", type=int, default=256, show_default=True, help="Tokens of the prefill step.")
-@click.option("--repeats", type=AtLeast(3), default=7, show_default=True, help="Samples of each time.")
+@int_option("--batch", 16, "Rows of the decode step.")
+@int_option("--context", 256, "Tokens of each of its rows.")
+@int_option("--prompt-tokens", 256, "Tokens of the prefill step.")
+@int_option("--repeats", 7, "Samples of each time.", least=3)
 @click.option("--dataset-path", type=click.Path(path_type=Path), help="CSV of prompt_tokens,output_tokens to bound.")
-@click.option("--num-prompts", type=AtLeast(1), help="Only its first requests; default: all.")
+@int_option("--num-prompts", None, "Only its first requests; default: all.", least=1)
 @click.option(
     "--share-of", type=float, help="Total tokens/s that a run of the file reached, to compare with the bound."
 )

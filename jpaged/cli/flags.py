@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jpaged.config.declaration import Option, options_of, require_int
+from jpaged.config.declaration import Option, options_of
 from jpaged.config.options import EngineOptions
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.observing.profiling import check_profile
@@ -19,17 +19,10 @@ Command = abc.Callable[..., Any]
 _MAX_TOKENS = 64
 
 
-class AtLeast(click.types.IntParamType):
-    """An integer of at least `low`."""
-
-    def __init__(self, low: int) -> None:
-        self._low = low
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The integer. Raises ValueError if it is too small."""
-        number = super().convert(value, param, ctx)
-        require_int(param.name if param and param.name else "value", number, self._low, None)
-        return number
+def int_option(flag: str, default: int | None, help: str, *, least: int | None = None, **more: Any) -> Any:
+    """A flag for an integer that is at least `least`; `more` goes to click."""
+    kind = int if least is None else click.IntRange(min=least)
+    return click.option(flag, type=kind, default=default, show_default=True, help=help, **more)
 
 
 def engine_options(command: Command) -> Command:
@@ -61,23 +54,20 @@ def params_options(command: Command) -> Command:
 def _params(values: dict[str, Any], sampling: set[str], beam: set[str]) -> SamplingParams | BeamSearchParams:
     """Raises ValueError, also for a flag that the chosen kind of search would ignore."""
     if values["beam_width"] is None:
-        _refuse_given(beam - sampling, "a beam search's flag: add --beam-width")
+        refuse_given("a beam search's flag: add --beam-width", *(beam - sampling))
         return SamplingParams(**{name: values[name] for name in sampling})
     # Greedy is what a beam search is.
     ignored = sampling - beam - ({"temperature"} if values["temperature"] == 0 else set())
-    _refuse_given(ignored, "a beam search does not sample: leave it out, or leave out --beam-width")
+    refuse_given("a beam search does not sample: leave it out, or leave out --beam-width", *ignored)
     return BeamSearchParams(**{name: values[name] for name in beam})
 
 
-def _refuse_given(names: set[str], why: str) -> None:
+def refuse_given(why: str, *names: str) -> None:
+    """Raise ValueError if the user gave a flag of these names."""
+    source_of = click.get_current_context().get_parameter_source
     for name in sorted(names):
-        refuse_given(name, why)
-
-
-def refuse_given(name: str, why: str) -> None:
-    """Raise ValueError if the user gave the flag of this name."""
-    if click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-        raise ValueError(f"{flag_of(name)}: {why}")
+        if source_of(name) is click.core.ParameterSource.COMMANDLINE:
+            raise ValueError(f"{flag_of(name)}: {why}")
 
 
 def flag_of(name: str) -> str:
@@ -117,5 +107,5 @@ profile_option = click.option(
     callback=_checked,
     help="Write a trace of the run (jax.profiler) into this folder.",
 )
-n_option = click.option("--n", type=int, default=1, show_default=True, help="Sequences per prompt.")
+n_option = int_option("--n", 1, "Sequences per prompt.")
 temperature_option = click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")

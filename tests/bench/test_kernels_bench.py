@@ -149,12 +149,12 @@ def test_a_folder_gets_a_table_every_field_and_a_plot(tmp_path: Path):
         (["--kv-dtypes", "int4"], "kv_dtype='int4'"),
         (["--operations", "prefill"], "operation='prefill'"),
         (["--implementations", "cuda"], "implementation='cuda' does not exist"),
-        (["--repeats", "2"], "repeats=2: must be at least 3"),
+        (["--repeats", "2"], "'--repeats': 2 is not in the range x>=3"),
         (["--table-tokens", "8"], "table_tokens=8"),
         (["--batches", "4096", "--contexts", "1000000"], "lower one of them"),
         (["--json", "/no/such/folder/x.json"], "--json /no/such/folder/x.json"),
         (["--output", "/proc/none"], "--output /proc/none"),
-        (["--preset", "fig18a"], "--page-sizes: --preset fig18a has its own"),
+        (["--preset", "fig18a"], "--batches: --preset fig18a has its own"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(flags, said):
