@@ -151,6 +151,22 @@ def shared_prefix(
     }
 
 
+def setup(llm: LLM) -> dict[str, Any]:
+    """What was measured: enough to tell two results apart."""
+    device = jax.devices()[0]
+    return {
+        "model": llm.options.model,
+        "dtype": llm.config.dtype,
+        "page_size": llm.config.cache.page_size,
+        "max_num_seqs": llm.config.scheduler.max_num_seqs,
+        "max_num_batched_tokens": llm.config.scheduler.max_num_batched_tokens,
+        "attention_implementation": llm.attention_implementation,
+        "device": f"{device.platform}: {device.device_kind}",
+        "jax": jax.__version__,
+        "config_digest": llm.config.digest(),
+    }
+
+
 def peak_memory() -> dict[str, int]:
     """The most bytes used so far: the process's resident memory and, where the device tells, the device's."""
     # Linux counts in KiB, macOS in bytes.

@@ -12,7 +12,7 @@ from jpaged.cli.bench_host import host, prefix
 from jpaged.cli.bench_kernels import kernels
 from jpaged.cli.bench_roofline import roofline
 from jpaged.cli.flags import engine_options, int_option, n_option, profile_option, temperature_option
-from jpaged.cli.output import reports, setup
+from jpaged.cli.output import reports
 from jpaged.observing.profiling import profiled
 
 
@@ -86,7 +86,7 @@ def throughput(
     else:
         requests = measure.fixed_requests(num_prompts or 16, input_len, output_len)
     llm = LLM(**engine)
-    return measure.throughput(llm, requests, during=profiled(profile), **how) | setup(llm)
+    return measure.throughput(llm, requests, during=profiled(profile), **how) | measure.setup(llm)
 
 
 @bench.command()
@@ -111,4 +111,4 @@ def latency(input_len: int, output_len: int, batch_size: int, engine: dict[str, 
     total = repeats["num_iters_warmup"] + repeats["num_iters"]
     with tqdm(total=total, disable=click.get_current_context().params["as_json"], desc="Iterations") as bar:
         result = measure.latency(llm, requests, on_iteration=bar.update, **repeats)
-    return result | setup(llm)
+    return result | measure.setup(llm)

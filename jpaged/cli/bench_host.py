@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from jpaged.cli.flags import engine_options, int_option
-from jpaged.cli.output import reports, setup
+from jpaged.cli.output import reports
 from jpaged.config.declaration import require_int
 
 
@@ -78,16 +78,16 @@ def host(rows: tuple[int, ...], num_steps: int, stages: bool) -> dict[str, Any]:
 @engine_options
 def prefix(prefix_tokens: int, num_prompts: int, engine: dict[str, Any]) -> dict[str, Any]:
     """One prefix of many requests, with and without sharing it: pages and seconds (the paper's Fig. 16)."""
-    from jpaged.bench.measure import shared_prefix
+    from jpaged.bench import measure
     from jpaged.serving.llm import LLM
 
     result: dict[str, Any] = {}
     for name, shares in (("shared", True), ("separate", False)):
         engine["enable_prefix_caching"] = shares
         llm = LLM(**engine)
-        result[name] = shared_prefix(
+        result[name] = measure.shared_prefix(
             llm, prefix_tokens=prefix_tokens, num_requests=num_prompts, pinned=shares, seed=llm.config.seed
         )
-        result |= setup(llm)
+        result |= measure.setup(llm)
     ids = [result[name].pop("token_ids") for name in ("shared", "separate")]
     return result | {"same_tokens": ids[0] == ids[1]}

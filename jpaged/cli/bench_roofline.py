@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from jpaged.cli.flags import engine_options, int_option
-from jpaged.cli.output import reports, setup
+from jpaged.cli.output import reports
 
 _LABELS = {"products": "- of which products"}
 
@@ -75,9 +75,9 @@ def roofline(
     **steps: int,
 ) -> dict[str, Any]:
     """What the machine can do, and how near to it each part of a step comes."""
-    from jpaged.bench.measure import check_fits, read_requests
+    from jpaged.bench import measure
     from jpaged.bench.roofline import Rates
-    from jpaged.bench.roofline import roofline as measure
+    from jpaged.bench.roofline import roofline as roofline_of
     from jpaged.bench.workload_bound import workload_bound
     from jpaged.serving.llm import LLM
 
@@ -85,12 +85,12 @@ def roofline(
         raise ValueError(f"share_of={share_of}: give the total tokens per second of a run, a finite number above 0")
     if dataset_path is None and (share_of is not None or num_prompts is not None):
         raise ValueError("--share-of and --num-prompts are about the requests of a file: give --dataset-path too")
-    requests = None if dataset_path is None else read_requests(dataset_path, num_prompts)
+    requests = None if dataset_path is None else measure.read_requests(dataset_path, num_prompts)
     llm = LLM(**engine)
     if requests is not None:
-        check_fits(llm, requests)
-    result = measure(llm, **steps)
+        measure.check_fits(llm, requests)
+    result = roofline_of(llm, **steps)
     if requests is not None:
         rates = result["rates"].get(llm.config.dtype, result["rates"]["float32"])
         result["workload"] = workload_bound(llm, requests, Rates(**rates), share_of)
-    return result | setup(llm)
+    return result | measure.setup(llm)

@@ -58,21 +58,3 @@ def reports(text: Callable[[dict[str, Any]], str]) -> Callable[[Command], Comman
         return output_json_option(json_option(run))
 
     return decorate
-
-
-def setup(llm: Any) -> dict[str, Any]:
-    """What was measured: enough to tell two results apart."""
-    import jax
-
-    device = jax.devices()[0]
-    return {
-        "model": llm.options.model,
-        "dtype": llm.config.dtype,
-        "page_size": llm.config.cache.page_size,
-        "max_num_seqs": llm.config.scheduler.max_num_seqs,
-        "max_num_batched_tokens": llm.config.scheduler.max_num_batched_tokens,
-        "attention_implementation": llm.attention_implementation,
-        "device": f"{device.platform}: {device.device_kind}",
-        "jax": jax.__version__,
-        "config_digest": llm.config.digest(),
-    }

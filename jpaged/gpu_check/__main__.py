@@ -6,6 +6,7 @@ Exit code 0 when every check is right, 1 when one is not, 2 for a user's mistake
 import importlib
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 
 import click
 
-from jpaged.gpu_check.sections import Report, SectionRun, run_sections
+from jpaged.gpu_check.sections import SectionRun, run_sections, write_whole
+from jpaged.gpu_check.summary import num_wrong, summary
 
 SECTIONS = {
     "device": (30.0, "device", "check_device"),
-    "correctness": (75.0, "correctness", "check_triton"),
-    "correctness_mosaic": (45.0, "correctness", "check_mosaic"),
+    "correctness": (75.0, "correctness", "check_correctness", "triton"),
+    "correctness_mosaic": (45.0, "correctness", "check_correctness", "mosaic_gpu"),
     "autotune": (90.0, "autotune", "autotune"),
     "kernels": (60.0, "kernels", "bench"),
     "engine": (110.0, "engine", "check_engine"),
@@ -40,14 +42,16 @@ _REHEARSAL_TAKES = 4
 @click.option(
     "--write-tuned", type=click.Path(path_type=Path), help="Put the best sizes of such a JSON into the table."
 )
-@click.option("--section", type=click.Choice(list(SECTIONS)), hidden=True)
-@click.option("--seconds", type=float, hidden=True)
-@click.option("--report", type=click.Path(path_type=Path), hidden=True)
-@click.option("--part", type=click.Path(path_type=Path), hidden=True)
+@click.option("--section", hidden=True)
 def main(
-    platform: str, tiny: bool, budget: float | None, sections: str, output: Path | None, write_tuned: Path | None,
-    section: str | None, seconds: float | None, report: Path | None, part: Path | None,
-) -> None:  # fmt: skip
+    platform: str,
+    tiny: bool,
+    budget: float | None,
+    sections: str,
+    output: Path | None,
+    write_tuned: Path | None,
+    section: str | None,
+) -> None:
     """Check and measure every kernel and the engine on the GPU of this machine; under eight minutes."""
     try:
         if write_tuned is not None:
@@ -55,22 +59,26 @@ def main(
 
             click.echo(f"{autotune.write_tuned(write_tuned)} measured entries")
             return
+        if section is not None:
+            _run_section(**json.loads(section))
+            return
         if tiny != (platform == "cpu"):
             raise ValueError("--tiny and --platform cpu go together: a rehearsal, in which kernels are interpreted")
         if platform == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
-        if section is not None:
-            assert seconds is not None and report is not None and part is not None
-            before = json.loads(report.read_text())["sections"]
-            run = SectionRun(tiny=tiny, seconds=seconds, before=before, target=part)
-            _, module, function = SECTIONS[section]
-            getattr(importlib.import_module(f"jpaged.gpu_check.{module}"), function)(run)
-            run.flush()
-            return
         sys.exit(_run(_names(sections), tiny, budget, output))
     except ValueError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
+
+
+def _run_section(name: str, tiny: bool, seconds: float, report: str, part: str) -> None:
+    """The section of this name, in this process, which `run_sections` started for it."""
+    before = json.loads(Path(report).read_text())["sections"]
+    run = SectionRun(tiny=tiny, seconds=seconds, before=before, target=Path(part))
+    _, module, function, *arguments = SECTIONS[name]
+    getattr(importlib.import_module(f"jpaged.gpu_check.{module}"), function)(run, *arguments)
+    run.flush()
 
 
 def _names(text: str) -> list[str]:
@@ -82,36 +90,26 @@ def _names(text: str) -> list[str]:
 
 
 def _run(names: list[str], tiny: bool, budget: float | None, output: Path | None) -> int:
-    from jpaged.gpu_check.summary import num_wrong, summary
-
     if budget is None:
         budget = 1800.0 if tiny else 440.0
     if budget <= 0:
         raise ValueError(f"budget={budget}: must be above 0 seconds")
     document: dict[str, Any] = {"tiny": tiny, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **_device(tiny)}
     document["sections"] = {}
-    report = Report(_target(output), document)
-    report.flush()
-    click.echo(f"{document['device']}, JAX {document['jax']}; results go to {report.path}")
-    arguments = ["--platform", "cpu", "--tiny"] if tiny else []
-    run_sections(
-        report,
-        [(name, SECTIONS[name][0] * (_REHEARSAL_TAKES if tiny else 1)) for name in names],
-        budget=budget,
-        arguments=arguments,
-        on_section=lambda name, entry: click.echo(f"{name}: {entry['status']} in {entry['seconds']:.0f} s"),
-    )
+    path = _target(output)
+    click.echo(f"{document['device']}, JAX {document['jax']}; results go to {path}")
+    seconds = {name: SECTIONS[name][0] * (_REHEARSAL_TAKES if tiny else 1) for name in names}
+    for name, entry in run_sections(path, document, seconds, budget=budget):
+        click.echo(f"{name}: {entry['status']} in {entry['seconds']:.0f} s")
     document["num_wrong"] = num_wrong(document)
     document["failed_sections"] = [n for n, entry in document["sections"].items() if entry["status"] != "done"]
-    report.flush()
+    write_whole(path, document)
     click.echo(f"\n{summary(document)}")
     return 1 if document["num_wrong"] else 0
 
 
 def _device(tiny: bool) -> dict[str, Any]:
     """The device, asked for by a process that gives it back at once: two processes do not share a GPU's memory."""
-    import subprocess
-
     question = "import jax, json; d = jax.devices()[0]; print(json.dumps([d.platform, d.device_kind, jax.__version__]))"
     asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=False)
     if asked.returncode:

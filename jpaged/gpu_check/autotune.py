@@ -5,6 +5,7 @@ Sizes whose output differs from the default's are never best. Every time measure
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from jpaged.bench.kernels_timing import Run
 from jpaged.bench.kernels_variants import paged
 from jpaged.gpu_check.correctness import compile_all
 from jpaged.gpu_check.sections import SectionRun
+from jpaged.gpu_check.summary import fastest
 from pallas_kernels.numerics import LARGEST_DIFFERENCE
 from pallas_kernels.support import support_of
 from pallas_kernels.tuning import (
     RECORDS,
     TABLE,
     DecodeTuning,
-    RaggedTuning,
     TunedEntry,
     parse_entry,
     plain_entry,
@@ -36,17 +37,16 @@ from pallas_kernels.tuning import (
 def autotune(run: SectionRun) -> None:
     """`trials`: each shape's candidates with their times; `best`: entries for the table of sizes."""
     run.found |= {"trials": [], "best": []}
-    for implementation, point in _tiny_shapes() if run.tiny else _shapes():
-        what = f"{implementation} {point.operation} {point.heads} batch {point.batch}"
-        if not run.has_time(what, needed=4.0 if run.tiny else 12.0):
-            continue
+    shapes = _tiny_shapes() if run.tiny else _shapes()
+    for implementation, point in run.in_time(shapes, lambda shape: _name(*shape), 4.0 if run.tiny else 12.0):
         trials = _try_all(run, implementation, point)
-        run.found["trials"].append({"shape": what, "candidates": trials})
-        timed = [trial for trial in trials if "seconds" in trial]
-        if timed:
-            best = min(timed, key=lambda trial: trial["seconds"])
+        run.found["trials"].append({"shape": _name(implementation, point), "candidates": trials})
+        if best := fastest(trials):
             run.found["best"].append(_entry(implementation, point, best))
-        run.flush()
+
+
+def _name(implementation: str, point: Point) -> str:
+    return f"{implementation} {point.operation} {point.heads} batch {point.batch}"
 
 
 def _shapes() -> Iterator[tuple[str, Point]]:
@@ -68,21 +68,15 @@ def _tiny_shapes() -> Iterator[tuple[str, Point]]:
 
 def _candidates(implementation: str, operation: str, tiny: bool) -> list[Any]:
     """Records of sizes; the first is empty: the implementation's own rules, whatever the table says."""
+    names, sizes = ("block_tokens", "num_stages", "num_warps", "block_queries"), [(16,)]
+    if not tiny and implementation == "mosaic_gpu":
+        sizes = [(64, 2), (64, 3), (64, 4), (128, 2)]
+    elif not tiny and operation == "decode":
+        sizes = product((32, 64, 128), (2, 3, 5), (2, 4, 8))
+    elif not tiny:
+        sizes = product((32, 64, 128), (2, 3), (4, 8), (16, 32, 64))
     record = RECORDS[OPERATION_OF[operation]]
-    if tiny:
-        return [record(), record(block_tokens=16)]
-    if implementation == "mosaic_gpu":
-        sizes = ((64, 2), (64, 3), (64, 4), (128, 2))
-        return [record(), *(record(block_tokens=b, num_stages=s) for b, s in sizes)]
-    if operation == "decode":
-        return [DecodeTuning()] + [
-            DecodeTuning(block_tokens=b, num_warps=w, num_stages=s)
-            for b, w, s in product((32, 64, 128), (2, 4, 8), (2, 3, 5))
-        ]
-    return [RaggedTuning()] + [
-        RaggedTuning(block_queries=q, block_tokens=b, num_warps=w, num_stages=s)
-        for q, b, w, s in product((16, 32, 64), (32, 64, 128), (4, 8), (2, 3))
-    ]
+    return [record(), *(record(**dict(zip(names, each, strict=False))) for each in sizes)]
 
 
 def _try_all(run: SectionRun, implementation: str, point: Point) -> list[dict[str, Any]]:
@@ -90,10 +84,9 @@ def _try_all(run: SectionRun, implementation: str, point: Point) -> list[dict[st
     arrays = arrays_of(point)
     candidates = _candidates(implementation, point.operation, run.tiny)
     trials = _try(run, implementation, point, arrays, candidates)
-    timed = [trial for trial in trials if "seconds" in trial]
-    if point.operation == "decode" and timed and not run.tiny and run.left > 5:
-        best = min(timed, key=lambda trial: trial["seconds"])["tuning"]
-        again = [DecodeTuning(**best | {"splits": splits}) for splits in (1, 2, 4, 8, 16)]
+    best = fastest(trials)
+    if point.operation == "decode" and best and not run.tiny and run.left > 5:
+        again = [DecodeTuning(**best["tuning"] | {"splits": splits}) for splits in (1, 2, 4, 8, 16)]
         trials += _try(run, implementation, point, arrays, again)
     return trials
 
@@ -102,17 +95,16 @@ def _try(
     run: SectionRun, implementation: str, point: Point, arrays: Arrays, candidates: list[Any]
 ) -> list[dict[str, Any]]:
     how = {"implementation": implementation, "interpret": run.tiny}
-    programs = compile_all(
-        {str(i): (paged(point, tuning=tuning, **how), (arrays,)) for i, tuning in enumerate(candidates)}
-    )
+    calls = [(paged(point, tuning=tuning, **how), (arrays,)) for tuning in candidates]
+    programs = {str(i): program for i, program in enumerate(compile_all(calls))}
 
     def ready(program: Any) -> Run:
         if isinstance(program, Exception):
             raise program
-        return lambda: program(arrays)
+        return partial(program, arrays)
 
     found = try_ways(
-        {name: lambda program=program: ready(program) for name, program in programs.items()},
+        {name: partial(ready, program) for name, program in programs.items()},
         next((name for name, program in programs.items() if not isinstance(program, Exception)), "0"),
         list(programs), LARGEST_DIFFERENCE[point.dtype],
         layers=point.layers, repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4),

@@ -4,9 +4,10 @@ Garbage lies wherever a kernel must not look. Writes and copies are compared byt
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +21,13 @@ from pallas_kernels.numerics import LARGEST_DIFFERENCE
 LAYER, LAYERS = 1, 2
 Heads = tuple[int, int, int]
 Program = Callable[..., Any]
+Call = tuple[Program, tuple[Any, ...]]
+OPERATIONS: dict[str, Program] = {
+    "paged_attention": paged_attention,
+    "ragged_paged_attention": ragged_paged_attention,
+    "write_kv": write_kv,
+    "copy_pages": copy_pages,
+}
 
 
 @dataclass(frozen=True)
@@ -45,26 +53,15 @@ class Check:
         return f"{self.operation} {self.implementation}: {heads} {self.dtype}{pool}, pages of {self.page_size}{options}"
 
 
-def check_triton(run: SectionRun) -> None:
-    """The section of Triton's kernels."""
-    check_correctness(run, ["triton"])
-
-
-def check_mosaic(run: SectionRun) -> None:
-    """The section of Mosaic GPU's kernels."""
-    check_correctness(run, ["mosaic_gpu"])
-
-
-def check_correctness(run: SectionRun, implementations: Sequence[str]) -> None:
+def check_correctness(run: SectionRun, implementation: str) -> None:
     """`checks`: one entry each; `num_right`, `num_wrong` (a kernel that fails is wrong) and `num_absent`."""
     run.found |= {"num_right": 0, "num_wrong": 0, "num_absent": 0, "checks": []}
-    checks = [check for name in implementations for check in (_tiny_checks(name) if run.tiny else _checks(name))]
+    checks = list(_tiny_checks(implementation) if run.tiny else _checks(implementation))
     together = 4 if run.tiny else 16
     for first in range(0, len(checks), together):
-        part = checks[first : first + together]
         if not run.has_time(f"{len(checks) - first} checks", needed=2.0):
             break
-        for entry in _results(part, interpret=run.tiny):
+        for entry in _results(checks[first : first + together], interpret=run.tiny):
             run.found["checks"].append(entry)
             run.found[f"num_{entry['outcome']}"] += 1
         run.flush()
@@ -105,16 +102,15 @@ def _tiny_checks(implementation: str) -> Iterator[Check]:
 
 
 def _results(checks: Sequence[Check], interpret: bool) -> Iterator[dict[str, Any]]:
-    arguments = {check.name: _arguments(check) for check in checks}
-    programs: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-    for check in checks:
+    arguments = [_arguments(check) for check in checks]
+    calls: list[Call] = []
+    for check, given in zip(checks, arguments, strict=True):
         interpreted = interpret and check.implementation in ("triton", "mosaic_gpu")
-        call = _call(check, {"implementation": check.implementation, "interpret": interpreted})
-        programs[check.name] = (call, arguments[check.name])
-        programs[f"{check.name}, reference"] = (_call(check, {"implementation": "reference"}), arguments[check.name])
-    compiled = compile_all(programs)
-    for check in checks:
-        outcome = _outcome(check, compiled[check.name], compiled[f"{check.name}, reference"], arguments.pop(check.name))
+        calls.append((_call(check, {"implementation": check.implementation, "interpret": interpreted}), given))
+        calls.append((_call(check, {"implementation": "reference"}), given))
+    compiled = compile_all(calls)
+    for check, given, program, reference in zip(checks, arguments, compiled[::2], compiled[1::2], strict=True):
+        outcome = _outcome(check, program, reference, given)
         yield {"name": check.name, "operation": check.operation, "implementation": check.implementation} | outcome
 
 
@@ -141,32 +137,26 @@ def _outcome(check: Check, program: Any, reference: Any, arguments: tuple[Any, .
     return {"outcome": outcome, "difference": difference, "allowed": allowed}
 
 
-def compile_all(programs: Mapping[str, tuple[Program, tuple[Any, ...]]]) -> dict[str, Program | Exception]:
+def compile_all(calls: Sequence[Call]) -> list[Program | Exception]:
     """Each function compiled for its arguments, several at a time: XLA's compiler needs no interpreter lock.
 
     One that does not compile is an error of its own; the others are there.
     """
 
-    def compiled(item: tuple[Program, tuple[Any, ...]]) -> Program | Exception:
-        function, arguments = item
+    def compiled(call: Call) -> Program | Exception:
+        function, arguments = call
         try:
             return jax.jit(function).lower(*arguments).compile()
         except Exception as error:
             return error
 
     with ThreadPoolExecutor(max(1, min(16, os.cpu_count() or 1))) as pool:
-        return dict(zip(programs, pool.map(compiled, programs.values()), strict=True))
+        return list(pool.map(compiled, calls))
 
 
 def _call(check: Check, how: dict[str, Any]) -> Any:
-    options: dict[str, Any] = dict(check.options)
-    if check.operation == "paged_attention":
-        return lambda q, kv, tables, lengths: paged_attention(q, kv, tables, lengths, layer=LAYER, **options, **how)
-    if check.operation == "ragged_paged_attention":
-        return lambda *arrays: ragged_paged_attention(*arrays, layer=LAYER, **options, **how)
-    if check.operation == "write_kv":
-        return lambda kv, k, v, slots: write_kv(kv, k, v, slots, layer=LAYER, **how)
-    return lambda kv, src, dst: copy_pages(kv, src, dst, **how)
+    layer = {} if check.operation == "copy_pages" else {"layer": LAYER}
+    return partial(OPERATIONS[check.operation], **layer, **dict(check.options), **how)
 
 
 def _arguments(check: Check) -> tuple[Any, ...]:
@@ -194,13 +184,11 @@ def _arguments(check: Check) -> tuple[Any, ...]:
     pool = write_kv(pool, k, v, jnp.asarray(slots), layer=LAYER, implementation="reference")
     if check.operation == "copy_pages":
         return pool, jnp.array([1, 0, 2], jnp.int32), jnp.array([num_pages - 1, 0, num_pages - 2], jnp.int32)
-    counts = np.minimum(lengths, 1) if check.operation == "paged_attention" else np.array(check.num_queries)
-    num_queries = len(lengths) if check.operation == "paged_attention" else int(counts.sum()) + 3
+    decode = check.operation == "paged_attention"
+    num_queries = len(lengths) if decode else sum(check.num_queries) + 3
     q = jnp.asarray(rng.standard_normal((num_queries, heads, head_dim)), check.dtype)
     arrays = (q, pool, jnp.asarray(tables), jnp.asarray(lengths))
-    if check.operation == "paged_attention":
-        return arrays
-    return (*arrays, jnp.asarray(np.cumsum([0, *counts]), jnp.int32))
+    return arrays if decode else (*arrays, jnp.asarray(np.cumsum([0, *check.num_queries]), jnp.int32))
 
 
 def _garbage(pool: KVPages) -> KVPages:

@@ -19,22 +19,20 @@ _MULTIPLICATIONS = 8
 def check_device(run: SectionRun) -> None:
     """`copy_gb_per_second` (bytes read and written) and `matmul_tflops`, beside what the machine says of itself."""
     device = jax.devices()[0]
-    run.found |= {
-        "platform": device.platform,
-        "device_kind": device.device_kind,
-        "num_devices": jax.device_count(),
-        "compute_capability": getattr(device, "compute_capability", None),
-        "memory": device.memory_stats() or {},
-        "jax": jax.__version__,
-        "jaxlib": version("jaxlib"),
-        "python": platform.python_version(),
-        "backend": device.client.platform_version,
-        "cpu_cores": os.cpu_count(),
-    }
-    run.flush()
-    run.found |= copy_rate(2**22 if run.tiny else COPY_BYTES)
-    run.flush()
-    run.found |= matmul_rate(256 if run.tiny else MATRIX)
+    run.keep(
+        platform=device.platform,
+        device_kind=device.device_kind,
+        num_devices=jax.device_count(),
+        compute_capability=getattr(device, "compute_capability", None),
+        memory=device.memory_stats() or {},
+        jax=jax.__version__,
+        jaxlib=version("jaxlib"),
+        python=platform.python_version(),
+        backend=device.client.platform_version,
+        cpu_cores=os.cpu_count(),
+    )
+    run.keep(**copy_rate(2**22 if run.tiny else COPY_BYTES))
+    run.keep(**matmul_rate(256 if run.tiny else MATRIX))
 
 
 def copy_rate(size: int) -> dict[str, Any]:

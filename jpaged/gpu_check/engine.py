@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jpaged.bench.measure import setup
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.gpu_check.sections import SectionRun
@@ -26,25 +27,21 @@ def check_engine(run: SectionRun) -> None:
     """`batches`: milliseconds per step beside the bytes it must read over the bandwidth that `device` measured."""
     largest, prompt = (4, 20) if run.tiny else (128, 256)
     llm = _llm(run, TINY_MODEL if run.tiny else MODEL, rows=largest, length=prompt + 64)
-    run.found |= _about(llm) | {"load_seconds": run.seconds - run.left, "batches": []}
-    run.flush()
-    for batch in (4,) if run.tiny else (128, 32, 8):
-        if run.has_time(f"batch {batch}", needed=1.0 if run.tiny else 30.0):
-            run.found["batches"].append(_step_time(run, llm, batch, prompt))
-            run.found |= _about(llm)
-            run.flush()
+    run.keep(**_about(llm), load_seconds=run.seconds - run.left, batches=[])
+    batches = (4,) if run.tiny else (128, 32, 8)
+    for batch in run.in_time(batches, "batch {}".format, needed=1.0 if run.tiny else 30.0):
+        run.found["batches"].append(_step_time(run, llm, batch, prompt))
+        run.found |= _about(llm)
 
 
 def sweep_page_sizes(run: SectionRun) -> None:
     """`page_sizes`: milliseconds per step with pages of each size."""
     rows, prompt = (2, 20) if run.tiny else (64, 256)
     run.found["page_sizes"] = []
-    for size in (16, 4) if run.tiny else (16, 128, 8, 32, 64, 1):
-        if not run.has_time(f"pages of {size}", needed=1.0 if run.tiny else 12.0):
-            continue
+    sizes = (16, 4) if run.tiny else (16, 128, 8, 32, 64, 1)
+    for size in run.in_time(sizes, "pages of {}".format, needed=1.0 if run.tiny else 12.0):
         llm = _llm(run, TINY_MODEL if run.tiny else SMALL_MODEL, rows=rows, length=prompt + 64, page_size=size)
         run.found["page_sizes"].append(_about(llm) | _step_time(run, llm, rows, prompt))
-        run.flush()
         del llm
 
 
@@ -54,9 +51,8 @@ def check_swap(run: SectionRun) -> None:
     `num_wrong` counts what was not as it must be. That the tokens are those of an engine with room is told, not
     demanded: steps of other sizes round otherwise on a GPU.
     """
-    run.found |= {"num_wrong": 0, **_round_trip()}
-    run.found["num_wrong"] += not run.found["same_bytes"]
-    run.flush()
+    trip = _round_trip()
+    run.keep(num_wrong=int(not trip["same_bytes"]), **trip)
     prompts = _prompts(4, 24, 1000)
     params = SamplingParams(n=2, temperature=1.0, max_tokens=16, ignore_eos=True, seed=1, detokenize=False)
     outputs: dict[str, Any] = {}
@@ -66,13 +62,11 @@ def check_swap(run: SectionRun) -> None:
                   enable_prefix_caching=False)  # fmt: skip
         outputs[name] = [[list(c.token_ids) for c in o.outputs] for o in llm.generate(prompts, params, use_tqdm=False)]
         stats = llm.stats()
-        run.found[name] = {key: value for key, value in stats.items() if isinstance(value, int | float | str)}
-        run.flush()
+        run.keep(**{name: {key: value for key, value in stats.items() if isinstance(value, int | float | str)}})
     swapped = run.found["short"]["num_preemptions_swap"] > 0
     whole = all(len(ids) == 16 for group in outputs["short"] for ids in group)
     run.found |= {"swapped": swapped, "all_finished": whole, "same_tokens": outputs["short"] == outputs["ample"]}
     run.found["num_wrong"] += (not swapped) + (not whole)
-    run.flush()
 
 
 def check_devices(run: SectionRun) -> None:
@@ -83,26 +77,19 @@ def check_devices(run: SectionRun) -> None:
     """
     there = len(jax.devices())
     sizes = [size for size in (1, 2, 4, 8) if size <= there]
-    run.found |= {"num_wrong": 0, "num_devices": there, "sizes": []}
-    run.flush()
+    run.keep(num_wrong=0, num_devices=there, sizes=[])
     alone: list[list[int]] = []
-    for size in sizes:
-        if not run.has_time(f"{size} devices", needed=1.0 if run.tiny else 20.0):
-            break
+    for size in run.in_time(sizes, "{} devices".format, needed=1.0 if run.tiny else 20.0):
         ids = _tokens(size)
         alone = alone or ids
-        equal = np.mean(
-            [a == b for one, other in zip(alone, ids, strict=True) for a, b in zip(one, other, strict=True)]
-        )
-        firsts = sum(one[0] != other[0] for one, other in zip(alone, ids, strict=True))
-        found: dict[str, Any] = {"tensor_parallel_size": size, "same_tokens": float(equal)}
-        run.found["num_wrong"] += firsts
+        same = np.equal(alone, ids)
+        found: dict[str, Any] = {"tensor_parallel_size": size, "same_tokens": float(same.mean())}
+        run.found["num_wrong"] += int((~same[:, 0]).sum())
         run.found["sizes"].append(found)
         run.flush()
         if not run.tiny and there > 1 and run.has_time(f"step time of {size} devices", needed=30.0):
             llm = _llm(run, MODEL, rows=32, length=320, tensor_parallel_size=size)
             found["step_ms"] = 1e3 * median(_step_samples(llm, _prompts(32, 256, 1000), 4, 36, repeats=3))
-            run.flush()
 
 
 def _tokens(size: int) -> list[list[int]]:
@@ -133,16 +120,7 @@ def _llm(run: SectionRun, model: str, *, rows: int, length: int, page_size: int 
 
 def _about(llm: LLM) -> dict[str, Any]:
     stats = llm.stats()
-    return {
-        "model": llm.options.model,
-        "dtype": llm.config.dtype,
-        "page_size": llm.config.cache.page_size,
-        "attention_implementation": llm.attention_implementation,
-        "config_digest": llm.config.digest(),
-        "compiled_programs": stats["compiled_programs"],
-        "compile_seconds": stats["compile_seconds"],
-        "host_ms_per_step": stats["host_ms_per_step"],
-    }
+    return setup(llm) | {name: stats[name] for name in ("compiled_programs", "compile_seconds", "host_ms_per_step")}
 
 
 def _prompts(batch: int, length: int, vocab_size: int) -> list[list[int]]:

@@ -16,10 +16,8 @@ def bench(run: SectionRun) -> None:
     run.found |= facts() | {"rows": []}
     on_cpu = jax.default_backend() == "cpu"
     names = ("triton", "xla") if run.tiny else IMPLEMENTATIONS["cpu" if on_cpu else "gpu"]
-    for point in _tiny_points() if run.tiny else _points():
-        if run.has_time(str(point), needed=2.0):
-            run.found["rows"] += measure_point(point, names, repeats=7, interpret=run.tiny, budget=2.0)
-            run.flush()
+    for point in run.in_time(_tiny_points() if run.tiny else _points(), str, needed=2.0):
+        run.found["rows"] += measure_point(point, names, repeats=7, interpret=run.tiny, budget=2.0)
 
 
 def _points() -> Iterator[Point]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,24 +45,24 @@ class SectionRun:
         self.flush()
         return False
 
+    def in_time[T](self, items: Iterable[T], what: Callable[[T], str], needed: float) -> Iterator[T]:
+        """The items for which `has_time`; what was found for each is kept before the next."""
+        for item in items:
+            if self.has_time(what(item), needed):
+                yield item
+                self.flush()
+
+    def keep(self, **facts: Any) -> None:
+        """Add to what was found, and keep it."""
+        self.found |= facts
+        self.flush()
+
     def flush(self) -> None:
         """Keep what was found so far, come what may."""
         write_whole(self.target, self.found)
 
 
 PROGRAM = (sys.executable, "-m", "jpaged.gpu_check")
-
-
-@dataclass
-class Report:
-    """The document of a run, on disk from its first second."""
-
-    path: Path
-    document: dict[str, Any]
-
-    def flush(self) -> None:
-        """Write it."""
-        write_whole(self.path, self.document)
 
 
 def write_whole(path: Path, document: Any) -> None:
@@ -74,39 +74,36 @@ def write_whole(path: Path, document: Any) -> None:
 
 
 def run_sections(
-    report: Report,
-    sections: Sequence[tuple[str, float]],
+    path: Path,
+    document: dict[str, Any],
+    sections: Mapping[str, float],
     *,
     budget: float,
-    arguments: Sequence[str] = (),
     program: Sequence[str] = PROGRAM,
     grace: float = 15.0,
-    on_section: Callable[[str, dict[str, Any]], object] = lambda name, entry: None,
-) -> None:
-    """Run each section (its name, its seconds) as `program --section NAME ...`, one after another.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run each section (its name, its seconds) as `program --section FACTS`; yields its name and what it gave.
 
     A section gets its own seconds or what is left of `budget`, whichever is less, and is killed `grace` seconds and a
-    quarter of its own after that.
+    quarter of its own after that. The document of the run is written to `path` as it grows.
     """
     end = time.monotonic() + budget
-    for name, seconds in sections:
+    for name, seconds in sections.items():
         left = end - time.monotonic()
         entry: dict[str, Any] = {"status": "left out", "seconds": 0.0, "result": {}}
-        report.document["sections"][name] = entry
+        document["sections"][name] = entry
         if left > min(5.0, seconds):
-            entry |= _run_one(report, name, min(seconds, left), [*program], arguments, grace)
-        report.flush()
-        on_section(name, entry)
+            entry["status"] = "running"
+            write_whole(path, document)
+            part = path.with_name(f"{path.stem}.{name}.part")
+            facts = {"name": name, "tiny": document["tiny"], "report": str(path), "part": str(part)}
+            entry |= _run_one(program, facts, part, min(seconds, left), grace)
+        write_whole(path, document)
+        yield name, entry
 
 
-def _run_one(
-    report: Report, name: str, seconds: float, program: list[str], arguments: Sequence[str], grace: float
-) -> dict[str, Any]:
-    part = report.path.with_name(f"{report.path.stem}.{name}.part")
-    command = [*program, "--section", name, "--seconds", f"{seconds:.1f}", "--report", str(report.path),
-               "--part", str(part), *arguments]  # fmt: skip
-    report.document["sections"][name]["status"] = "running"
-    report.flush()
+def _run_one(program: Sequence[str], facts: dict[str, Any], part: Path, seconds: float, grace: float) -> dict[str, Any]:
+    command = [*program, "--section", json.dumps(facts | {"seconds": seconds})]
     start = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

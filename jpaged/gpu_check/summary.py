@@ -1,6 +1,12 @@
 """The table at the end of a run: what was not measured is said to be missing."""
 
+from collections.abc import Iterable
 from typing import Any
+
+
+def fastest(trials: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """The trial that took the least time; None if none ran."""
+    return min((trial for trial in trials if "seconds" in trial), key=lambda trial: trial["seconds"], default=None)
 
 
 def num_wrong(document: dict[str, Any]) -> int:
@@ -49,13 +55,12 @@ def _checks(result: dict[str, Any]) -> list[str]:
 def _autotune(result: dict[str, Any]) -> list[str]:
     lines = []
     for trial in result["trials"]:
-        timed = [candidate for candidate in trial["candidates"] if "seconds" in candidate]
-        if not timed:
+        best = fastest(trial["candidates"])
+        if best is None:
             lines.append(f"{trial['shape']}: none of {len(trial['candidates'])} candidates ran")
             continue
-        best = min(timed, key=lambda candidate: candidate["seconds"])
-        default = next((candidate["seconds"] for candidate in timed if not candidate["tuning"]), None)
-        gain = "" if default is None else f", {default / best['seconds']:.2f} times as fast as the default"
+        default = fastest(candidate for candidate in trial["candidates"] if not candidate["tuning"])
+        gain = "" if default is None else f", {default['seconds'] / best['seconds']:.2f} times as fast as the default"
         lines.append(f"{trial['shape']}: {best['tuning'] or 'the default'} {1e6 * best['seconds']:.1f} us{gain}")
     return lines
 

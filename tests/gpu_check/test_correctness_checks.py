@@ -13,7 +13,7 @@ SMALL = {"heads": (4, 2, 16), "lengths": (1, 20, 0), "num_queries": (1, 6, 0)}
 def outcomes(monkeypatch, tmp_path, checks: list[Check]) -> list[dict]:
     monkeypatch.setattr(correctness, "_tiny_checks", lambda name: checks)
     run = SectionRun(tiny=True, seconds=60.0, before={}, target=tmp_path / "part")
-    check_correctness(run, ["any"])
+    check_correctness(run, "any")
     assert sum(run.found[f"num_{outcome}"] for outcome in ("right", "wrong", "absent")) == len(checks)
     return run.found["checks"]
 
@@ -28,26 +28,26 @@ def test_xla_is_found_right_everywhere(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("spoil", [lambda out: out + 0.5, lambda out: out.at[0, 0, 0].set(jnp.nan)])
 def test_an_attention_that_is_off_or_not_a_number_is_wrong(monkeypatch, tmp_path, spoil):
-    honest = correctness.paged_attention
+    honest = correctness.OPERATIONS["paged_attention"]
 
     def spoilt(*args, implementation, **how):
         out = honest(*args, implementation="reference", **how)
         return out if implementation == "reference" else spoil(out)
 
-    monkeypatch.setattr(correctness, "paged_attention", spoilt)
+    monkeypatch.setitem(correctness.OPERATIONS, "paged_attention", spoilt)
     (found,) = outcomes(monkeypatch, tmp_path, [Check("paged_attention", "xla", **SMALL)])
     assert found["outcome"] == "wrong"
 
 
 @pytest.mark.parametrize("operation", ["write_kv", "copy_pages"])
 def test_one_byte_elsewhere_is_wrong(monkeypatch, tmp_path, operation):
-    honest = getattr(correctness, operation)
+    honest = correctness.OPERATIONS[operation]
 
     def spoilt(*args, implementation, **how):
         kv = honest(*args, implementation="reference", **how)
         return kv if implementation == "reference" else kv._replace(v=kv.v.at[0, 0, 0, 0, 0].set(1))
 
-    monkeypatch.setattr(correctness, operation, spoilt)
+    monkeypatch.setitem(correctness.OPERATIONS, operation, spoilt)
     (found,) = outcomes(monkeypatch, tmp_path, [Check(operation, "xla", **SMALL)])
     assert (found["outcome"], found["same_bytes"]) == ("wrong", [True, False])
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from jpaged.gpu_check.sections import Report, SectionRun, run_sections
+from jpaged.gpu_check.sections import SectionRun, run_sections
 from jpaged.gpu_check.summary import num_wrong, summary
 
 SCRIPT = """
 import json, pathlib, sys, time
-given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-name, part = given["--section"], pathlib.Path(given["--part"])
-before = json.loads(pathlib.Path(given["--report"]).read_text())["sections"]
+given = json.loads(sys.argv[-1])
+name, part = given["name"], pathlib.Path(given["part"])
+before = json.loads(pathlib.Path(given["report"]).read_text())["sections"]
 part.write_text(json.dumps({"name": name, "before": [n for n, e in before.items() if e["status"] == "done"]}))
 if name == "hangs":
     time.sleep(60)
@@ -25,10 +25,7 @@ if name == "mute":
 """
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Report:
-    """A report without sections."""
-    return Report(tmp_path / "r.json", {"tiny": False, "device": "gpu: X", "jax": "1", "time": "now", "sections": {}})
+DOCUMENT = {"tiny": False, "device": "gpu: X", "jax": "1", "time": "now"}
 
 
 @pytest.fixture
@@ -38,23 +35,26 @@ def program(tmp_path: Path) -> list[str]:
     return [sys.executable, str(tmp_path / "program.py")]
 
 
-def test_failures_and_hangs_keep_what_they_had_and_stop_nobody(report, program):
-    sections = [("fine", 60.0), ("fails", 60.0), ("hangs", 5.0), ("mute", 60.0), ("also fine", 60.0)]
-    run_sections(report, sections, budget=400, program=program, grace=1.0)
-    assert not (report.path.parent / "slept").exists(), "a section that hangs is ended, not waited for"
-    written = json.loads(report.path.read_text())["sections"]
+def test_failures_and_hangs_keep_what_they_had_and_stop_nobody(tmp_path, program):
+    sections = {"fine": 60.0, "fails": 60.0, "hangs": 5.0, "mute": 60.0, "also fine": 60.0}
+    path = tmp_path / "r.json"
+    assert len(list(run_sections(path, DOCUMENT | {"sections": {}}, sections, budget=400, program=program, grace=1.0)))
+    assert not (tmp_path / "slept").exists(), "a section that hangs is ended, not waited for"
+    written = json.loads(path.read_text())["sections"]
     statuses = {name: entry["status"] for name, entry in written.items()}
     assert statuses == {"fine": "done", "fails": "failed", "hangs": "out of time", "mute": "done", "also fine": "done"}
     assert "illegal address" in written["fails"]["output"]
     assert [written[name]["result"].get("name") for name in ("fails", "hangs", "mute")] == ["fails", "hangs", None]
     assert written["also fine"]["result"]["before"] == ["fine", "mute"]
-    assert not list(report.path.parent.glob("*.part"))
+    assert not list(tmp_path.glob("*.part"))
 
 
-def test_what_comes_after_the_budget_is_left_out_and_said_so(report, program):
-    run_sections(report, [("hangs", 1.0), ("fine", 20.0)], budget=1.5, program=program, grace=0.5)
-    assert report.document["sections"]["fine"] == {"status": "left out", "seconds": 0.0, "result": {}}
-    assert "fine: left out" in summary(report.document)
+def test_what_comes_after_the_budget_is_left_out_and_said_so(tmp_path, program):
+    document = DOCUMENT | {"sections": {}}
+    sections = {"hangs": 1.0, "fine": 20.0}
+    found = dict(run_sections(tmp_path / "r.json", document, sections, budget=1.5, program=program, grace=0.5))
+    assert found["fine"] == {"status": "left out", "seconds": 0.0, "result": {}}
+    assert "fine: left out" in summary(document)
 
 
 def test_a_section_that_has_no_time_says_what_it_left_out(tmp_path):
