@@ -46,10 +46,8 @@ def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
         SimExecutor(LinearCostModel(name="free"), VirtualClock(), page_size=PAGE_SIZE),
         vocab_size=VOCAB_SIZE,
     )
-    for i in range(rows):
-        prompt = tuple((i * 131 + j) % VOCAB_SIZE for j in range(PROMPT_TOKENS))
-        params = SamplingParams(max_tokens=length - PROMPT_TOKENS, ignore_eos=True)
-        engine.add(Request(request_id=str(i), prompt_token_ids=prompt, params=params))
+    for request in decoding_requests(rows, PROMPT_TOKENS, length, VOCAB_SIZE):
+        engine.add(request)
     scheduler, executor = engine.scheduler, engine.executor
     while scheduler.waiting or any(g.sequences[0].num_outputs == 0 for g in scheduler.running):
         engine.step()
@@ -73,6 +71,13 @@ def decode_steps(rows: int, num_steps: int) -> dict[str, float | int]:
         "total_p99_ms": 1e3 * quantiles(total, n=100)[98],
         "us_per_row": 1e6 * median(total) / rows,
     }
+
+
+def decoding_requests(rows: int, prompt_tokens: int, length: int, vocab_size: int) -> list[Request]:
+    """Greedy requests that run to `length` tokens; prompts differ in their first token, so that no page is shared."""
+    params = SamplingParams(temperature=0.0, max_tokens=length - prompt_tokens, ignore_eos=True)
+    prompts = (tuple((i * 131 + j) % vocab_size for j in range(prompt_tokens)) for i in range(rows))
+    return [Request(request_id=str(i), prompt_token_ids=ids, params=params) for i, ids in enumerate(prompts)]
 
 
 def allocator_ops(num_pages: int = 10_000, rounds: int = 10) -> float:

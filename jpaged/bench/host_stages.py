@@ -10,14 +10,13 @@ import time
 from statistics import fmean
 from typing import Any
 
+from jpaged.bench.host import decoding_requests
 from jpaged.bench.measure import stage_seconds
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.cache.page_pool import pages_for
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
-from jpaged.core.requests.request import Request
 from jpaged.core.requests.response import Response
-from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.model_runner import ModelRunner
 from jpaged.runtime.stages import Stages
 from jpaged.text.tokenizer import Tokenizer
@@ -73,13 +72,8 @@ def _summary(rows: int, steps: list[dict[str, float]]) -> dict[str, Any]:
     ordered = sorted(steps, key=lambda step: step["host"])
     middle = ordered[len(steps) // 4 : len(steps) - len(steps) // 4]
     ms = {name: 1e3 * fmean(step[name] for step in middle) for name in (*STAGES, "host", "wall")}
-    return {
-        "rows": rows,
-        "stages_ms": {name: ms[name] for name in STAGES},
-        "host_ms": ms["host"],
-        "wall_ms": ms["wall"],
-        "target_ms": TARGETS_MS.get(rows),
-    }
+    whole = {"host_ms": ms.pop("host"), "wall_ms": ms.pop("wall"), "target_ms": TARGETS_MS.get(rows)}
+    return {"rows": rows, "stages_ms": ms, **whole}
 
 
 def _steps(rows: int, num_steps: int) -> list[dict[str, float]]:
@@ -91,7 +85,7 @@ def _steps(rows: int, num_steps: int) -> list[dict[str, float]]:
         )
     engine, runner = _engine(rows, length)
     loop = EngineLoop(engine, _tokenizer(_MODEL.vocab_size))
-    responses = _add_requests(loop, rows, length)
+    responses = loop.add_all(decoding_requests(rows, PROMPT_TOKENS, length, _MODEL.vocab_size))
     while any(response.outputs[0].token_ids == [] for response in responses):
         _read(loop.step())
     samples: list[dict[str, float]] = []
@@ -126,14 +120,6 @@ def _engine(rows: int, length: int) -> tuple[Engine, ModelRunner]:
     runner = ModelRunner(model, _MODEL, params, cache, scheduler, dtype="float32")
     runner.stages = Stages(time.thread_time)
     return Engine(scheduler, cache, runner, vocab_size=_MODEL.vocab_size, clock=ThreadClock()), runner
-
-
-def _add_requests(loop: EngineLoop, rows: int, length: int) -> list[Response]:
-    params = SamplingParams(temperature=0.0, max_tokens=length - PROMPT_TOKENS, ignore_eos=True)
-    # Prompts differ in their first token, so that no page is shared.
-    prompts = [tuple((i * 131 + j) % _MODEL.vocab_size for j in range(PROMPT_TOKENS)) for i in range(rows)]
-    requests = [Request(request_id=str(i), prompt_token_ids=ids, params=params) for i, ids in enumerate(prompts)]
-    return loop.add_all(requests)
 
 
 def _read(responses: list[Response]) -> None:

@@ -97,22 +97,16 @@ def measure_point(
     slack = 1.0 if point.kv_dtype in ("auto", point.dtype) else 20.0
     alike = [name for name in ways if name != COPY] if point.operation in ("decode", "ragged") else []
     allowed = slack * LARGEST_DIFFERENCE[point.dtype]
-    found = try_ways(ways, GATHER, alike, allowed, layers=point.layers, repeats=repeats, budget=budget)
+    found = try_ways(ways, GATHER, alike, allowed, parts=point.layers, repeats=repeats, budget=budget)
     rows = [_about(point, arrays, name) | way for name, way in found.items()]
     _compare(rows, point.bytes_moved)
     return rows
 
 
 def try_ways(
-    ways: Mapping[str, Callable[[], Run]],
-    first: str,
-    alike: Sequence[str],
-    allowed: float,
-    *,
-    layers: int,
-    **timing: Any,
+    ways: Mapping[str, Callable[[], Run]], first: str, alike: Sequence[str], allowed: float, **timing: Any
 ) -> dict[str, dict[str, Any]]:
-    """By name, the `seconds` (median, `_low`, `_high`) of one of a way's `layers` and its `difference` from `first`.
+    """By name, what a way's Timing says, and its largest `difference` from `first`.
 
     Those called `alike` must give what `first` gives, if that runs; others have None as their difference. A way that
     fails, or differs by more than `allowed`, has `error` alone. `timing` goes to `alternate`.
@@ -134,12 +128,7 @@ def try_ways(
             found[name] = {"error": f"AssertionError: its output is {difference:.2g} off that of {first}"}
             del runs[name]
     for name, times in alternate(runs, **timing).items():
-        found[name] |= {
-            "seconds": times.seconds / layers,
-            "seconds_low": times.low / layers,
-            "seconds_high": times.high / layers,
-            "repeats": times.repeats,
-        }
+        found[name] |= times._asdict()
     return found
 
 

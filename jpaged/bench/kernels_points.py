@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jpaged.config.declaration import require_choice, require_int
+from jpaged.config.declaration import about, check_options, option, require_int
 from jpaged.config.options import DTYPES, KV_CACHE_DTYPES
 from jpaged.runtime.memory import free_memory, pool_dtype
 from pallas_kernels import KVPages, allocate
 from pallas_kernels.quantised import SCALE_BYTES, is_quantised, quantise
 
 Operation = Literal["decode", "ragged", "write", "copy"]
-OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _PERIOD = 1_000_003
 
 
@@ -43,32 +42,22 @@ class HeadShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One shape of one operation; `layers` calls, each on its own layer, make one program.
+    """One shape of one operation. A write is one token per row, a copy one page per row. Raises ValueError."""
 
-    `context`: tokens per row. `table_tokens`: how many a row's block table has room for (None: the context).
-    `queries`: newest tokens per row that a ragged call asks for. A write is one token per row, a copy one page per row.
-    """
-
-    operation: Operation
-    page_size: int
-    batch: int
-    context: int
+    operation: Operation = field(metadata=about("What is called.", choices=get_args(Operation)))
+    page_size: int = field(metadata=about("Tokens per page.", low=1, high=65536))
+    batch: int = field(metadata=about("Rows.", low=1, high=4096))
+    context: int = field(metadata=about("Tokens per row.", low=1, high=2**20))
     heads: HeadShape
-    dtype: str = "float32"
-    kv_dtype: str = "auto"
-    table_tokens: int | None = None
-    queries: int = 1
-    layers: int = 1
+    dtype: str = option("float32", "The queries' type.", choices=DTYPES)
+    kv_dtype: str = option("auto", "The pool's type.", choices=KV_CACHE_DTYPES)
+    table_tokens: int | None = option(None, "Tokens that a row's block table has room for; default: the context.")
+    queries: int = option(1, "Newest tokens per row that a ragged call asks for.")
+    layers: int = option(1, "Calls that make one program, each on its own layer.", low=1, high=1024)
 
     def __post_init__(self) -> None:
-        require_choice("operation", self.operation, OPERATIONS)
-        require_int("page_size", self.page_size, 1, 65536)
-        require_int("batch", self.batch, 1, 4096)
-        require_int("context", self.context, 1, 2**20)
-        require_choice("dtype", self.dtype, DTYPES)
-        require_choice("kv_dtype", self.kv_dtype, KV_CACHE_DTYPES)
+        check_options(self)
         require_int("queries", self.queries, 1, self.context)
-        require_int("layers", self.layers, 1, 1024)
         if self.table_tokens is not None:
             require_int("table_tokens", self.table_tokens, self.context, 2**20)
 

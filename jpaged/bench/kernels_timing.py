@@ -5,9 +5,8 @@ Every way is compiled and run before the clock starts.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from statistics import median, quantiles
-from typing import Any
+from statistics import quantiles
+from typing import Any, NamedTuple
 
 import jax
 
@@ -15,13 +14,12 @@ Run = Callable[[], Any]
 """One call of a compiled program; what it returns may still be on its way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Seconds per call: the median of `repeats`, and the tenth and ninetieth percentile."""
 
     seconds: float
-    low: float
-    high: float
+    seconds_low: float
+    seconds_high: float
     repeats: int
 
 
@@ -46,11 +44,17 @@ def donating_run(held: list[Any], function: Callable[..., tuple[Any, Any]], *giv
 
 
 def alternate(
-    runs: Mapping[str, Run], *, repeats: int = 11, sample_seconds: float = 4e-3, budget: float = 30.0
+    runs: Mapping[str, Run],
+    *,
+    repeats: int = 11,
+    sample_seconds: float = 4e-3,
+    budget: float = 30.0,
+    parts: int = 1,
 ) -> dict[str, Timing]:
     """The time of a call of each run, taken in turns A B C, C B A, ..., after a call of each that is not timed.
 
     A sample is as many calls as take `sample_seconds`. `budget` bounds the whole: fewer repeats then, three at least.
+    Where a call does the same `parts` times, the time is that of one.
     """
     calls: dict[str, int] = {}
     round_seconds = 0.0
@@ -64,8 +68,9 @@ def alternate(
     names = list(runs)
     for i in range(repeats):
         for name in names if i % 2 == 0 else reversed(names):
-            samples[name].append(_sample(runs[name], calls[name]))
-    return {name: _timing(values) for name, values in samples.items()}
+            samples[name].append(_sample(runs[name], calls[name]) / parts)
+    cuts = {name: quantiles(values, n=10, method="inclusive") for name, values in samples.items()}
+    return {name: Timing(cut[4], cut[0], cut[-1], repeats) for name, cut in cuts.items()}
 
 
 def _sample(run: Run, calls: int) -> float:
@@ -74,8 +79,3 @@ def _sample(run: Run, calls: int) -> float:
         result = run()
     jax.block_until_ready(result)
     return (time.perf_counter() - start) / calls
-
-
-def _timing(values: list[float]) -> Timing:
-    cuts = quantiles(values, n=10, method="inclusive")
-    return Timing(median(values), cuts[0], cuts[-1], len(values))

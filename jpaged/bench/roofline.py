@@ -135,8 +135,8 @@ def machine_rates(dtype: Any, repeats: int = 7) -> Rates:
     }
     times = alternate(runs, repeats=repeats)
     # A rate that was reached is a rate that the machine has.
-    bytes_rate = max(size / times["read"].low, 2 * size / times["change"].low)
-    return Rates(2 * _MATRIX**3 / times["square"].low, bytes_rate)
+    bytes_rate = max(size / times["read"].seconds_low, 2 * size / times["change"].seconds_low)
+    return Rates(2 * _MATRIX**3 / times["square"].seconds_low, bytes_rate)
 
 
 class StepParts:
@@ -160,7 +160,7 @@ class StepParts:
 
     def seconds(self, repeats: int) -> dict[str, float]:
         """What each part, and the whole, takes: the least disturbed of the samples."""
-        times = {name: timing.low for name, timing in alternate(self._runs(), repeats=repeats).items()}
+        times = {name: timing.seconds_low for name, timing in alternate(self._runs(), repeats=repeats).items()}
         times["layers"] = max(times.pop("hidden") - times["attention"], 0.0)
         return {name: times[name] for name in PARTS} | {"whole": _whole(times)}
 

@@ -107,7 +107,7 @@ def _try(
         {name: partial(ready, program) for name, program in programs.items()},
         next((name for name, program in programs.items() if not isinstance(program, Exception)), "0"),
         list(programs), LARGEST_DIFFERENCE[point.dtype],
-        layers=point.layers, repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4),
+        parts=point.layers, repeats=5, sample_seconds=2e-3, budget=max(1.0, run.left / 4),
     )  # fmt: skip
     return [{"tuning": plain_tuning(tuning)} | way for tuning, way in zip(candidates, found.values(), strict=True)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jpaged.bench.kernels_timing import alternate
+from jpaged.bench.kernels_timing import alternate, compiled_run
 from jpaged.bench.kernels_variants import copy_run
 from jpaged.gpu_check.sections import SectionRun
 
@@ -45,12 +45,12 @@ def matmul_rate(width: int) -> dict[str, Any]:
     """Tflop/s of a chain of square bfloat16 products."""
     weights = jax.random.normal(jax.random.key(0), (width, width), jnp.bfloat16) * width**-0.5
 
-    @jax.jit
-    def chain(x: jax.Array) -> jax.Array:
+    def chain(weights: jax.Array) -> jax.Array:
+        x = weights
         for _ in range(_MULTIPLICATIONS):
             x = x @ weights
         return x
 
-    timing = alternate({"matmul": lambda: chain(weights)}, repeats=9)["matmul"]
-    seconds = timing.seconds / _MULTIPLICATIONS
+    runs = {"matmul": compiled_run(chain, weights)}
+    seconds = alternate(runs, repeats=9, parts=_MULTIPLICATIONS)["matmul"].seconds
     return {"matmul_width": width, "matmul_seconds": seconds, "matmul_tflops": 2 * width**3 / seconds / 1e12}

@@ -113,7 +113,10 @@ def test_ways_are_timed_in_turns_forwards_and_backwards():
     timings = kernels_timing.alternate(runs, repeats=4, sample_seconds=0.0)
     timed = "".join(order[9:])
     assert timed == "ABCCBAABCCBA"
-    assert all(timing.repeats == 4 and timing.low <= timing.seconds <= timing.high for timing in timings.values())
+    assert all(
+        timing.repeats == 4 and timing.seconds_low <= timing.seconds <= timing.seconds_high
+        for timing in timings.values()
+    )
 
 
 def test_the_preset_is_the_papers_figure_and_shows_its_numbers_beside_ours():
