@@ -62,21 +62,19 @@ def facts() -> dict[str, Any]:
 def bench_kernels(
     points: Sequence[Point],
     *,
-    implementations: Sequence[str] | None = None,
-    repeats: int = 11,
     on_point: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
+    **how: Any,
 ) -> dict[str, Any]:
     """Where it was run, and a row for each point and way of doing it. Raises ValueError.
 
     A row has `seconds` (of one layer's call, the median), `seconds_low` and `_high` (10th and 90th percentile),
     `bytes`, `gb_per_second`, `copy_gb_per_second` (a copy that moves as many bytes, same run and dtype) and
     `share_of_copy`. A way that cannot do a point, or fails, has `error` in their place. `on_point` gets the rows of a
-    point as they come.
+    point as they come; `how` goes to `measure_point`.
     """
-    names = IMPLEMENTATIONS["cpu" if jax.default_backend() == "cpu" else "gpu"]
     rows: list[dict[str, Any]] = []
     for point in points:
-        found = measure_point(point, implementations or names, repeats=repeats)
+        found = measure_point(point, **how)
         on_point(found)
         rows += found
     return facts() | {"rows": rows}
@@ -84,20 +82,20 @@ def bench_kernels(
 
 def measure_point(
     point: Point,
-    implementations: Sequence[str],
+    implementations: Sequence[str] | None = None,
     *,
-    repeats: int = 11,
     interpret: bool = False,
-    budget: float = 30.0,
+    **timing: Any,
 ) -> list[dict[str, Any]]:
-    """The rows of one point, a way each; see `bench_kernels`. `budget`: seconds of timing at most."""
+    """The rows of one point, a way each; see `bench_kernels`. `timing` goes to `alternate`."""
     arrays = arrays_of(point)
+    implementations = implementations or IMPLEMENTATIONS["cpu" if jax.default_backend() == "cpu" else "gpu"]
     ways = variants_of(point, arrays, implementations, interpret=interpret)
     # Values of a quantised pool are used as they are by kernels, and rounded to the queries' dtype by what gathers.
     slack = 1.0 if point.kv_dtype in ("auto", point.dtype) else 20.0
     alike = [name for name in ways if name != COPY] if point.operation in ("decode", "ragged") else []
     allowed = slack * LARGEST_DIFFERENCE[point.dtype]
-    found = try_ways(ways, GATHER, alike, allowed, parts=point.layers, repeats=repeats, budget=budget)
+    found = try_ways(ways, GATHER, alike, allowed, parts=point.layers, **timing)
     rows = [_about(point, arrays, name) | way for name, way in found.items()]
     _compare(rows, point.bytes_moved)
     return rows

@@ -4,7 +4,7 @@ A number is shown once measured, never filled in. The paper's points are plotted
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,12 @@ def check_folder(path: Path | None) -> None:
 
 def table_text(rows: Sequence[dict[str, Any]], headings: bool = True) -> str:
     """The rows as a Markdown table."""
-    lines = [_line(_HEADINGS), _line(["---"] * len(_HEADINGS))] if headings else []
-    return "\n".join(lines + [_line(_cells(row)) for row in rows])
+    return _table(_HEADINGS if headings else (), map(_cells, rows))
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(headings: Sequence[str], lines: Iterable[Iterable[Any]]) -> str:
+    above = [headings, ["---"] * len(headings)] if headings else []
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (*above, *lines))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -59,20 +59,17 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def paper_table(rows: Sequence[dict[str, Any]]) -> str | None:
     """What paging costs beside what the paper's Fig. 18a says; None if no row is one of its points."""
-    lines = []
+    lines: list[tuple[Any, ...]] = []
     for row in rows:
         point = (row["batch"], row["context"])
         if row["heads"] != str(FIG18A_HEADS) or "paging_overhead" not in row or point not in FIG18A:
             continue
         paged, without = FIG18A[point]
-        cells = (point[0], point[1], row["page_size"], row["variant"], f"{1e6 * row['seconds']:.1f}",
-                 f"{row['paging_overhead']:+.0%}", paged, without, f"{paged / without - 1:+.0%}")  # fmt: skip
-        lines.append(_line([str(cell) for cell in cells]))
-    if not lines:
-        return None
+        lines.append((*point, row["page_size"], row["variant"], f"{1e6 * row['seconds']:.1f}",
+                      f"{row['paging_overhead']:+.0%}", paged, without, f"{paged / without - 1:+.0%}"))  # fmt: skip
     headings = ("batch", "context", "page_size", "variant", "us", "paging costs", "paper: vLLM, us",
                 "paper: FasterTransformer, us", "paper: paging costs")  # fmt: skip
-    return "\n".join([_line(headings), _line(["---"] * len(headings)), *lines])
+    return _table(headings, lines) if lines else None
 
 
 def write_folder(result: dict[str, Any], folder: Path) -> list[Path]:

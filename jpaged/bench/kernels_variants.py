@@ -5,7 +5,7 @@ The ways of attention give the same output, which is checked before anything is 
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,15 +100,6 @@ def _moves(point: Point, arrays: Arrays, how: dict[str, Any]) -> Run:
     return donating_run([jax.tree.map(jnp.copy, arrays.kv)], write if point.operation == "write" else copy, tokens)
 
 
-class _Flat(NamedTuple):
-    """Queries and lengths, and keys and values `[L, B, T, K, H]` in the order of the tokens, in the queries' dtype."""
-
-    q: Array
-    k: Array
-    v: Array
-    context_lens: Array
-
-
 def _without_pages(point: Point, arrays: Arrays) -> dict[str, Callable[[], Run]]:
     steps = [_whole_decode, _chunked_decode]
     if jax.default_backend() == "gpu" and point.dtype != "float32":
@@ -120,16 +111,19 @@ def _without_pages(point: Point, arrays: Arrays) -> dict[str, Callable[[], Run]]
     }
 
 
-def _flattened(point: Point, arrays: Arrays) -> _Flat:
-    """The same tokens as a cache without pages, with room for whole chunks."""
+def _flattened(point: Point, arrays: Arrays) -> Arrays:
+    """The same tokens as a cache without pages: each row's `[T, K, H]` in one piece, with room for whole chunks.
+
+    They have the dtype of the queries.
+    """
     chunk = min(decode_xla.CHUNK_TOKENS, point.context)
     padding = ((0, 0), (0, 0), (0, -point.context % chunk), (0, 0), (0, 0))
 
     @jax.jit
-    def flatten(arrays: Arrays) -> _Flat:
+    def flatten(arrays: Arrays) -> Arrays:
         layers = [_gathered_kv(arrays, layer, point.dtype) for layer in range(point.layers)]
         k, v = (jnp.pad(jnp.stack([layer[i][:, : point.context] for layer in layers]), padding) for i in (0, 1))
-        return _Flat(arrays.q, k, v, arrays.context_lens)
+        return arrays._replace(kv=KVPages(k, v))
 
     return flatten(arrays)
 
@@ -162,27 +156,27 @@ def _gathered(q: Array, a: Arrays, layer: int) -> Array:
     return _attend(rows, *_gathered_kv(a, layer, q.dtype), a.context_lens).reshape(q.shape)
 
 
-def _whole_decode(q: Array, a: _Flat, layer: int) -> Array:
-    return _attend(q[:, None], a.k[layer], a.v[layer], a.context_lens)[:, 0]
+def _whole_decode(q: Array, a: Arrays, layer: int) -> Array:
+    return _attend(q[:, None], a.kv.k[layer], a.kv.v[layer], a.context_lens)[:, 0]
 
 
-def _cudnn_decode(q: Array, a: _Flat, layer: int) -> Array:
+def _cudnn_decode(q: Array, a: Arrays, layer: int) -> Array:
     return jax.nn.dot_product_attention(
-        q[:, None], a.k[layer], a.v[layer], key_value_seq_lengths=a.context_lens, implementation="cudnn"
+        q[:, None], a.kv.k[layer], a.kv.v[layer], key_value_seq_lengths=a.context_lens, implementation="cudnn"
     )[:, 0]
 
 
-def _chunked_decode(q: Array, a: _Flat, layer: int) -> Array:
+def _chunked_decode(q: Array, a: Arrays, layer: int) -> Array:
     """The loop over chunks that `xla` does, with slices in place of gathers: what it would do without pages."""
     num_rows, _, head_dim = q.shape
-    length, num_kv_heads = a.k.shape[2:4]
-    kv, chunk = KVPages(a.k, a.v), min(decode_xla.CHUNK_TOKENS, length)
+    length, num_kv_heads = a.kv.k.shape[2:4]
+    kv, chunk = a.kv, min(decode_xla.CHUNK_TOKENS, length)
     rows = min(decode_xla.rows_together(q, kv, decode_xla.CHUNK_TOKENS), num_rows)
 
     def attend(first_row: Array) -> Array:
         def read(call: AttentionCall, position: Array, visible: Array) -> KVPages:
             place, shape = (layer, first_row, position[0], 0, 0), (1, rows, chunk, num_kv_heads, head_dim)
-            return KVPages(*(lax.dynamic_slice(x, place, shape).reshape(rows, chunk, -1) for x in (a.k, a.v)))
+            return KVPages(*(lax.dynamic_slice(x, place, shape).reshape(rows, chunk, -1) for x in (kv.k, kv.v)))
 
         own_q, own_lens = (lax.dynamic_slice_in_dim(x, first_row, rows) for x in (q, a.context_lens))
         call = AttentionCall(own_q, kv, None, own_lens, None, layer, ScoreRule(head_dim**-0.5), None)  # pyright: ignore[reportArgumentType]

@@ -38,7 +38,10 @@ def engine_options(command: Command) -> Command:
 
 
 def params_options(command: Command) -> Command:
-    """The flags of SamplingParams and BeamSearchParams; the command gets what they ask for as `params`."""
+    """The flags of SamplingParams and BeamSearchParams; the command gets what they ask for as `params`.
+
+    Raises ValueError, also for a flag that the chosen kind of search would ignore.
+    """
     sampling, beam = (
         {each.name: each for each in options_of(kind) if each.flag} for kind in (SamplingParams, BeamSearchParams)
     )
@@ -46,20 +49,15 @@ def params_options(command: Command) -> Command:
     @functools.wraps(command)
     def run(**given: Any) -> Any:
         values = {name: given.pop(name) for name in sampling | beam}
-        return command(params=_params(values, set(sampling), set(beam)), **given)
+        if values["beam_width"] is None:
+            refuse_given("a beam search's flag: add --beam-width", *(beam.keys() - sampling.keys()))
+            return command(params=SamplingParams(**{name: values[name] for name in sampling}), **given)
+        # Greedy is what a beam search is.
+        ignored = sampling.keys() - beam.keys() - ({"temperature"} if values["temperature"] == 0 else set())
+        refuse_given("a beam search does not sample: leave it out, or leave out --beam-width", *ignored)
+        return command(params=BeamSearchParams(**{name: values[name] for name in beam}), **given)
 
     return _with_flags((beam | sampling).values(), run)
-
-
-def _params(values: dict[str, Any], sampling: set[str], beam: set[str]) -> SamplingParams | BeamSearchParams:
-    """Raises ValueError, also for a flag that the chosen kind of search would ignore."""
-    if values["beam_width"] is None:
-        refuse_given("a beam search's flag: add --beam-width", *(beam - sampling))
-        return SamplingParams(**{name: values[name] for name in sampling})
-    # Greedy is what a beam search is.
-    ignored = sampling - beam - ({"temperature"} if values["temperature"] == 0 else set())
-    refuse_given("a beam search does not sample: leave it out, or leave out --beam-width", *ignored)
-    return BeamSearchParams(**{name: values[name] for name in beam})
 
 
 def refuse_given(why: str, *names: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from jpaged.config.declaration import require_choice
 from jpaged.gpu_check.sections import SectionRun, run_sections, write_whole
 from jpaged.gpu_check.summary import num_wrong, summary
 
@@ -43,15 +44,7 @@ _REHEARSAL_TAKES = 4
     "--write-tuned", type=click.Path(path_type=Path), help="Put the best sizes of such a JSON into the table."
 )
 @click.option("--section", hidden=True)
-def main(
-    platform: str,
-    tiny: bool,
-    budget: float | None,
-    sections: str,
-    output: Path | None,
-    write_tuned: Path | None,
-    section: str | None,
-) -> None:
+def main(platform: str, tiny: bool, write_tuned: Path | None, section: str | None, **run: Any) -> None:
     """Check and measure every kernel and the engine on the GPU of this machine; under eight minutes."""
     try:
         if write_tuned is not None:
@@ -66,7 +59,7 @@ def main(
             raise ValueError("--tiny and --platform cpu go together: a rehearsal, in which kernels are interpreted")
         if platform == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
-        sys.exit(_run(_names(sections), tiny, budget, output))
+        sys.exit(_run(tiny, **run))
     except ValueError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
@@ -81,15 +74,10 @@ def _run_section(name: str, tiny: bool, seconds: float, report: str, part: str) 
     run.flush()
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
+def _run(tiny: bool, sections: str, budget: float | None, output: Path | None) -> int:
+    names = [name.strip() for name in sections.split(",")]
     for name in names:
-        if name not in SECTIONS:
-            raise ValueError(f"sections={text!r}: {name!r} does not exist; choose from {', '.join(SECTIONS)}")
-    return [name for name in SECTIONS if name in names]
-
-
-def _run(names: list[str], tiny: bool, budget: float | None, output: Path | None) -> int:
+        require_choice("sections", name, tuple(SECTIONS))
     if budget is None:
         budget = 1800.0 if tiny else 440.0
     if budget <= 0:
@@ -98,7 +86,7 @@ def _run(names: list[str], tiny: bool, budget: float | None, output: Path | None
     document["sections"] = {}
     path = _target(output)
     click.echo(f"{document['device']}, JAX {document['jax']}; results go to {path}")
-    seconds = {name: SECTIONS[name][0] * (_REHEARSAL_TAKES if tiny else 1) for name in names}
+    seconds = {name: SECTIONS[name][0] * (_REHEARSAL_TAKES if tiny else 1) for name in SECTIONS if name in names}
     for name, entry in run_sections(path, document, seconds, budget=budget):
         click.echo(f"{name}: {entry['status']} in {entry['seconds']:.0f} s")
     document["num_wrong"] = num_wrong(document)

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import jax
-
-from jpaged.bench.kernels import IMPLEMENTATIONS, facts, fig18a_points, measure_point
+from jpaged.bench.kernels import facts, fig18a_points, measure_point
 from jpaged.bench.kernels_points import HeadShape, Point
 from jpaged.gpu_check.sections import SectionRun
 
@@ -14,8 +12,7 @@ from jpaged.gpu_check.sections import SectionRun
 def bench(run: SectionRun) -> None:
     """`rows` as `bench_kernels` gives them."""
     run.found |= facts() | {"rows": []}
-    on_cpu = jax.default_backend() == "cpu"
-    names = ("triton", "xla") if run.tiny else IMPLEMENTATIONS["cpu" if on_cpu else "gpu"]
+    names = ("triton", "xla") if run.tiny else None
     for point in run.in_time(_tiny_points() if run.tiny else _points(), str, needed=2.0):
         run.found["rows"] += measure_point(point, names, repeats=7, interpret=run.tiny, budget=2.0)
 

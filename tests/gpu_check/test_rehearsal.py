@@ -73,7 +73,7 @@ def test_without_a_gpu_it_says_so_and_runs_nothing(tmp_path: Path):
     [
         (["--platform", "cpu"], "go together"),
         (["--tiny"], "go together"),
-        (["--platform", "cpu", "--tiny", "--sections", "device,speed"], "'speed' does not exist"),
+        (["--platform", "cpu", "--tiny", "--sections", "device,speed"], "sections='speed': choose one of device, "),
         (["--platform", "cpu", "--tiny", "--budget", "0"], "budget=0.0"),
         (["--platform", "cpu", "--tiny", "--output", "/proc/none/x.json"], "output=/proc/none/x.json"),
         (["--write-tuned", "/no/such.json"], "/no/such.json"),
