@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jpaged.bench.kernels_points import Arrays, HeadShape, Point, arrays_of
 from jpaged.bench.kernels_timing import Run, alternate
 from jpaged.bench.kernels_variants import CONTIGUOUS, COPY, GATHER, variants_of
+from jpaged.bench.measure import machine
 from pallas_kernels import beside_attention, resolve
 from pallas_kernels.numerics import LARGEST_DIFFERENCE
 from pallas_kernels.tuning import entry_for
@@ -50,34 +51,10 @@ def fig18a_points(dtype: str, layers: int = 1) -> list[Point]:
 
 def facts() -> dict[str, Any]:
     """Where a run was made, and which implementation each operation takes there by itself."""
-    device = jax.devices()[0]
-    return {
-        "device": f"{device.platform}: {device.device_kind}",
-        "jax": jax.__version__,
+    return machine() | {
         "implementations": {operation: resolve(operation) for operation in OPERATION_OF.values()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-
-
-def bench_kernels(
-    points: Sequence[Point],
-    *,
-    on_point: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
-    **how: Any,
-) -> dict[str, Any]:
-    """Where it was run, and a row for each point and way of doing it. Raises ValueError.
-
-    A row has `seconds` (of one layer's call, the median), `seconds_low` and `_high` (10th and 90th percentile),
-    `bytes`, `gb_per_second`, `copy_gb_per_second` (a copy that moves as many bytes, same run and dtype) and
-    `share_of_copy`. A way that cannot do a point, or fails, has `error` in their place. `on_point` gets the rows of a
-    point as they come; `how` goes to `measure_point`.
-    """
-    rows: list[dict[str, Any]] = []
-    for point in points:
-        found = measure_point(point, **how)
-        on_point(found)
-        rows += found
-    return facts() | {"rows": rows}
 
 
 def measure_point(
@@ -87,7 +64,12 @@ def measure_point(
     interpret: bool = False,
     **timing: Any,
 ) -> list[dict[str, Any]]:
-    """The rows of one point, a way each; see `bench_kernels`. `timing` goes to `alternate`."""
+    """A row for each way of doing a point; `implementations`: None for those of the platform. Raises ValueError.
+
+    A row has `seconds` (of one layer's call, the median), `seconds_low` and `_high` (10th and 90th percentile),
+    `bytes`, `gb_per_second`, `copy_gb_per_second` (a copy that moves as many bytes, same run and dtype) and
+    `share_of_copy`. A way that cannot do a point, or fails, has `error` in their place. `timing` goes to `alternate`.
+    """
     arrays = arrays_of(point)
     implementations = implementations or IMPLEMENTATIONS["cpu" if jax.default_backend() == "cpu" else "gpu"]
     ways = variants_of(point, arrays, implementations, interpret=interpret)

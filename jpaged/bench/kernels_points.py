@@ -99,11 +99,6 @@ class Point:
             return self.batch * (given + self.token_bytes)
         return 2 * self.batch * self.page_size * self.token_bytes
 
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes of the pool."""
-        return self.layers * (self.batch * self.pages_a_row + 1) * self.page_size * self.token_bytes
-
 
 def points_of(
     operations: Sequence[Operation], page_sizes: Sequence[int], batches: Sequence[int], contexts: Sequence[int],
@@ -111,17 +106,16 @@ def points_of(
     queries: int = 128, layers: int = 1,
 ) -> list[Point]:  # fmt: skip
     """Every combination; a write and a copy cost the same at any context: the longest. Raises ValueError."""
-    found: dict[Point, None] = {}
-    for operation, shape, dtype, kv_dtype, batch, context, page_size in product(
-        operations, heads, dtypes, kv_dtypes, batches, contexts, page_sizes
-    ):
-        point = Point(
+    sweep = product(operations, heads, dtypes, kv_dtypes, batches, contexts, page_sizes)
+    points = (
+        Point(
             operation=operation, page_size=page_size, batch=batch, heads=shape, dtype=dtype, kv_dtype=kv_dtype,
             context=context if operation in ("decode", "ragged") else max(contexts), table_tokens=table_tokens,
             queries=min(queries, context) if operation == "ragged" else 1, layers=layers,
-        )  # fmt: skip
-        found[point] = None
-    return list(found)
+        )
+        for operation, shape, dtype, kv_dtype, batch, context, page_size in sweep
+    )  # fmt: skip
+    return list(dict.fromkeys(points))
 
 
 def parse_heads(text: str) -> HeadShape:
@@ -195,7 +189,8 @@ def check_memory(point: Point) -> None:
     plain = 2 * point.heads.num_kv_heads * point.heads.head_dim * jnp.dtype(point.dtype).itemsize
     contiguous = point.layers * point.batch * point.context * plain
     gathered = point.batch * point.table_width * point.page_size * plain
-    need = point.pool_bytes + 2 * contiguous + 2 * gathered
+    pool = point.layers * (point.batch * point.pages_a_row + 1) * point.page_size * point.token_bytes
+    need = pool + 2 * contiguous + 2 * gathered
     free, where, _ = free_memory(jax.devices()[0])
     if free is not None and need > free:
         raise ValueError(

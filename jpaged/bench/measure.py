@@ -6,13 +6,13 @@ Programs are compiled before the clock starts, and the prefix cache is emptied b
 import resource
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from jpaged.core.engine import Engine
 from jpaged.core.requests.sampling_params import SamplingParams
@@ -80,19 +80,21 @@ def latency(
     num_iters_warmup: int,
     num_iters: int,
     temperature: float = 0.0,
-    on_iteration: Callable[[], object] = lambda: None,
+    use_tqdm: bool = False,
 ) -> dict[str, Any]:
-    """One batch, several times: seconds from its start to the last token of its last request."""
+    """One batch, several times: seconds from its start to the last token of its last request.
+
+    `use_tqdm` shows on the error stream how far it is.
+    """
     prompts, params = _prompts_and_params(llm, requests, n, temperature)
     start_up = _start_up(llm, prompts[0])
     latencies: list[float] = []
-    for i in range(num_iters_warmup + num_iters):
+    for i in tqdm(range(num_iters_warmup + num_iters), disable=not use_tqdm, desc="Iterations"):
         llm.reset_prefix_cache()
         start = time.perf_counter()
         llm.generate(prompts, params, use_tqdm=False)
         if i >= num_iters_warmup:
             latencies.append(time.perf_counter() - start)
-        on_iteration()
     values = np.percentile(latencies, PERCENTILES)
     return {
         "avg_latency": float(np.mean(latencies)),
@@ -151,18 +153,21 @@ def shared_prefix(
     }
 
 
+def machine() -> dict[str, Any]:
+    """Where it was measured."""
+    device = jax.devices()[0]
+    return {"device": f"{device.platform}: {device.device_kind}", "jax": jax.__version__}
+
+
 def setup(llm: LLM) -> dict[str, Any]:
     """What was measured: enough to tell two results apart."""
-    device = jax.devices()[0]
-    return {
+    return machine() | {
         "model": llm.options.model,
         "dtype": llm.config.dtype,
         "page_size": llm.config.cache.page_size,
         "max_num_seqs": llm.config.scheduler.max_num_seqs,
         "max_num_batched_tokens": llm.config.scheduler.max_num_batched_tokens,
         "attention_implementation": llm.attention_implementation,
-        "device": f"{device.platform}: {device.device_kind}",
-        "jax": jax.__version__,
         "config_digest": llm.config.digest(),
     }
 

@@ -101,14 +101,10 @@ def throughput(
 @engine_options
 def latency(input_len: int, output_len: int, batch_size: int, engine: dict[str, Any], **repeats: Any) -> dict[str, Any]:
     """One batch, several times: seconds to its last token."""
-    from tqdm import tqdm
-
     from jpaged.bench import measure
     from jpaged.serving.llm import LLM
 
     requests = measure.fixed_requests(batch_size, input_len, output_len)
     llm = LLM(**engine)
-    total = repeats["num_iters_warmup"] + repeats["num_iters"]
-    with tqdm(total=total, disable=click.get_current_context().params["as_json"], desc="Iterations") as bar:
-        result = measure.latency(llm, requests, on_iteration=bar.update, **repeats)
-    return result | measure.setup(llm)
+    use_tqdm = not click.get_current_context().params["as_json"]
+    return measure.latency(llm, requests, use_tqdm=use_tqdm, **repeats) | measure.setup(llm)

@@ -43,7 +43,7 @@ def kernels(
     **sweep: Any,
 ) -> None:
     """The kernels alone: time, GB/s, share of a copy's bandwidth, what paging costs (the paper's Fig. 18a)."""
-    from jpaged.bench.kernels import bench_kernels
+    from jpaged.bench.kernels import facts, measure_point
     from jpaged.bench.kernels_points import check_memory
     from jpaged.bench.kernels_report import check_folder, paper_table, table_text, write_folder
 
@@ -55,25 +55,23 @@ def kernels(
     for point in points:
         check_memory(point)
     check_folder(output)
-
-    def show(rows: list[dict[str, Any]]) -> None:
+    rows: list[dict[str, Any]] = []
+    for point in points:
+        found = measure_point(point, names, repeats=repeats)
         if not quiet:
-            click.echo(table_text(rows, headings=not rows))
-
-    show([])
-    result = bench_kernels(points, implementations=names, repeats=repeats, on_point=show)
+            click.echo(table_text(found, headings=not rows))
+        rows += found
+    result = facts() | {"rows": rows}
     if json_target is not None and not quiet:
         write_json(result, Path(json_target))
     if output is not None:
         write_folder(result, output)
     if quiet:
         print_json(result)
-    elif paper := paper_table(result["rows"]):
+    elif paper := paper_table(rows):
         click.echo(f"\nBeside the paper's Fig. 18a (A100):\n\n{paper}")
     # A kernel that says that it cannot do a point has not failed.
-    broken = [
-        row for row in result["rows"] if not row.get("error", "NotImplementedError").startswith("NotImplementedError")
-    ]
+    broken = [row for row in rows if not row.get("error", "NotImplementedError").startswith("NotImplementedError")]
     if broken:
         first = broken[0]
         raise click.ClickException(f"{len(broken)} measurements failed, the first {first['variant']}: {first['error']}")

@@ -24,17 +24,14 @@ experiment's YAML are made from the same. "-" is an option without a flag."""
 
 def option_table() -> str:
     """The whole text of docs/options.md."""
-    parts = [_INTRODUCTION]
     sections = (LoadOptions, CacheConfig, SchedulerConfig, ParallelConfig, RuntimeConfig)
-    replaced = {each.name: each for each in options_of(EngineOptions)}
-    of_sections = {each.name for section in sections for each in options_of(section)}
-    own = [each for name, each in replaced.items() if name not in of_sections]
-    parts.append(_section("LLM(...): the model, sizes in bytes, processes", own))
-    for section in sections:
-        parts.append(_section(f"LLM(...): {section.__name__}", [replaced[each.name] for each in options_of(section)]))
-    for kind in (SamplingParams, BeamSearchParams):
-        parts.append(_section(kind.__name__, options_of(kind)))
-    return "\n\n".join(parts) + "\n"
+    own = {each.name: each for each in options_of(EngineOptions)}
+    tables: dict[str, Any] = {
+        f"LLM(...): {kind.__name__}": [own.pop(each.name) for each in options_of(kind)] for kind in sections
+    }
+    tables = {"LLM(...): the model, sizes in bytes, processes": own.values()} | tables
+    tables |= {kind.__name__: options_of(kind) for kind in (SamplingParams, BeamSearchParams)}
+    return "\n\n".join([_INTRODUCTION, *(_section(*table) for table in tables.items())]) + "\n"
 
 
 def _section(title: str, options: Any) -> str:

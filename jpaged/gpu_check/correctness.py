@@ -58,13 +58,11 @@ def check_correctness(run: SectionRun, implementation: str) -> None:
     run.found |= {"num_right": 0, "num_wrong": 0, "num_absent": 0, "checks": []}
     checks = list(_tiny_checks(implementation) if run.tiny else _checks(implementation))
     together = 4 if run.tiny else 16
-    for first in range(0, len(checks), together):
-        if not run.has_time(f"{len(checks) - first} checks", needed=2.0):
-            break
+    starts = range(0, len(checks), together)
+    for first in run.in_time(starts, lambda first: f"checks from {checks[first].name} on", needed=2.0):
         for entry in _results(checks[first : first + together], interpret=run.tiny):
             run.found["checks"].append(entry)
             run.found[f"num_{entry['outcome']}"] += 1
-        run.flush()
 
 
 def _checks(implementation: str) -> Iterator[Check]:

@@ -10,7 +10,7 @@ from jpaged.gpu_check.sections import SectionRun
 
 
 def bench(run: SectionRun) -> None:
-    """`rows` as `bench_kernels` gives them."""
+    """`rows` as `measure_point` gives them."""
     run.found |= facts() | {"rows": []}
     names = ("triton", "xla") if run.tiny else None
     for point in run.in_time(_tiny_points() if run.tiny else _points(), str, needed=2.0):
