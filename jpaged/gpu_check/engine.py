@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.gpu_check.sections import SectionRun
 from jpaged.runtime.page_mover import PageMover
 from jpaged.runtime.programs import ProgramTable

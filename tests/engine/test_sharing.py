@@ -14,7 +14,7 @@ import pytest
 
 from jpaged import LLM, BeamSearchParams, SamplingParams
 from jpaged.core.engine import Engine
-from jpaged.core.scheduling.plan import MoveKind, moves_of
+from jpaged.core.plan import MoveKind, moves_of
 from tests.engine.tiny import random_prompts, tiny_llm, token_ids
 
 COMMON = random_prompts(1, 17, 17, seed=9)[0]
