@@ -16,7 +16,7 @@ from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.open_loop import OpenLoop
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.serving.loading import LoadedEngine, load_engine
 from jpaged.sim.cost_model import TableCostModel
 from jpaged.sim.run_log import ObservedExecutor, RunLog

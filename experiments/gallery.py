@@ -14,10 +14,10 @@ from jpaged.core.cache.page_pool import PagePool
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.core.requests.sequence import Sequence
-from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import LinearCostModel
 from jpaged.sim.executor import SimExecutor

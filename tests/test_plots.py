@@ -9,9 +9,9 @@ from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.observing.page_map import CACHED, COMMON, PALETTE, check_target, page_map
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from jpaged.bench.kernels_timing import Run, alternate, compiled_run, donating_run
 from jpaged.core.cache.page_pool import pages_for
+from jpaged.core.plan import AdmittedSequence, PageGrant, Sample, ScheduledSequence, SchedulerOutput
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import AdmittedSequence, PageGrant, Sample, ScheduledSequence, SchedulerOutput
 from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.sampling.inputs import SAMPLE_INTS
 from jpaged.runtime.sampling.lane_state import init_lane_state

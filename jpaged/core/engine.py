@@ -12,14 +12,14 @@ from jpaged.core.errors import REFUSALS, QueueFull, RequestRefused
 from jpaged.core.executor import Clock, Executor, WallClock
 from jpaged.core.observe.stats import EngineStats, as_dict
 from jpaged.core.observe.step_records import StepRecorder
-from jpaged.core.requests.admission import Admission, RequestLimits, check_request, pages_needed
+from jpaged.core.plan import PageMove, SchedulerOutput, SequenceDelta
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.requests.sequence import SequenceGroup
+from jpaged.core.scheduling.admission import Admission, RequestLimits, check_request, pages_needed
 from jpaged.core.scheduling.decode_ahead import DecodeAhead, DecodeStep
 from jpaged.core.scheduling.kv_transfer import KVTransfer
 from jpaged.core.scheduling.lookahead import must_wait, sequences_to_continue
-from jpaged.core.scheduling.plan import PageMove, SchedulerOutput, SequenceDelta
 from jpaged.core.scheduling.scheduler import Scheduler
 
 

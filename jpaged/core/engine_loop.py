@@ -8,10 +8,10 @@ from collections import abc
 from typing import Protocol
 
 from jpaged.core.errors import REFUSALS, EngineFailed, RequestRefused
-from jpaged.core.requests.admission import Admission
+from jpaged.core.plan import SequenceDelta
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
 from jpaged.core.requests.response import Response, Text
-from jpaged.core.scheduling.plan import SequenceDelta
+from jpaged.core.scheduling.admission import Admission
 
 
 class RequestEngine(Protocol):

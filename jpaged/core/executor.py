@@ -3,7 +3,7 @@
 import time
 from typing import Any, Protocol
 
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
+from jpaged.core.plan import SchedulerOutput, StepResult
 
 
 class Executor(Protocol):

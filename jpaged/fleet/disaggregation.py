@@ -10,10 +10,10 @@ from typing import Protocol
 
 from jpaged.core.engine import Engine
 from jpaged.core.errors import RequestRefused
-from jpaged.core.requests.admission import Admission
+from jpaged.core.plan import PageMove, SequenceDelta
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
-from jpaged.core.scheduling.plan import PageMove, SequenceDelta
+from jpaged.core.scheduling.admission import Admission
 
 
 class PageMover(Protocol):

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from jpaged.bench.measure import setup
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.gpu_check.sections import SectionRun
 from jpaged.runtime.page_mover import PageMover
 from jpaged.runtime.programs import ProgramTable

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jpaged.core.observe.step_records import StepRecord
-from jpaged.core.scheduling.plan import MoveKind
+from jpaged.core.plan import MoveKind
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's palette without black, and without the sky blue that a tint of their blue looks like. Requests beyond

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from jpaged.core.scheduling.plan import AdmittedSequence, PageGrant, SchedulerOutput
+from jpaged.core.plan import AdmittedSequence, PageGrant, SchedulerOutput
 from jpaged.runtime.buckets import Buckets
 from jpaged.runtime.sampling.inputs import SAMPLE_FLOATS, split_seed
 from jpaged.runtime.step_shape import StepShape, unpack

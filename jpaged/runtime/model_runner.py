@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jpaged.config.options import CacheConfig, ParallelConfig, SchedulerConfig
+from jpaged.core.plan import AdmittedSequence, SchedulerOutput, StepResult
 from jpaged.core.requests.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
-from jpaged.core.scheduling.plan import AdmittedSequence, SchedulerOutput, StepResult
 from jpaged.runtime.buckets import Buckets
 from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.memory import pool_dtype

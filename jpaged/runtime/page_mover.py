@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jpaged.config.options import ParallelConfig
-from jpaged.core.scheduling.plan import MoveKind, PageMove, moves_of
+from jpaged.core.plan import MoveKind, PageMove, moves_of
 from jpaged.runtime.mesh import EVERYWHERE, DeviceMesh
 from jpaged.runtime.programs import ProgramTable
 from jpaged.runtime.step import copy_step

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jpaged.core.scheduling.plan import PromptLogprobs, SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.core.plan import PromptLogprobs, SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.runtime.input_batch import InputBatch
 from jpaged.runtime.sampling.sampler import LogprobTable, SampleOutputs
 

@@ -5,7 +5,7 @@ alone.
 """
 
 from jpaged.core.executor import SyncExecutor
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel
 from jpaged.sim.scripted import SimulatedSampler

@@ -13,10 +13,10 @@ from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.errors import REFUSALS
 from jpaged.core.open_loop import check_arrivals
+from jpaged.core.plan import SequenceDelta
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import Request, RequestMetrics
 from jpaged.core.scheduling.lookahead import must_wait
-from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.fleet.disaggregation import check_can_move, check_pair, send_all
 from jpaged.fleet.router import Router
 from jpaged.sim.clock import VirtualClock

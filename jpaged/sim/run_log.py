@@ -7,8 +7,8 @@ from jpaged.core.executor import Executor, SyncExecutor
 from jpaged.core.observe.memory_use import MemoryUse, memory_use, paged_memory
 from jpaged.core.observe.plan_digest import PlanDigest
 from jpaged.core.open_loop import TimedClock
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.core.scheduling.decode_ahead import DecodeAhead, DecodeStep
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 from jpaged.sim.work import StepWork, work_of
 
 # A step starts at start_ns and its ids are there at end_ns. Slots are in the categories of MemoryUse.

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult, TokenLogprobs
+from jpaged.core.plan import SchedulerOutput, StepResult, TokenLogprobs
 
 TOKEN_ID = 7
 # Of SmolLM2-135M-Instruct, four beams on a dozen instructions, 2,748 draws: quantiles of the likelihood of the

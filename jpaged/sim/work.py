@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput
+from jpaged.core.plan import MoveKind, SchedulerOutput
 
 
 class StepWork(NamedTuple):

@@ -12,8 +12,8 @@ from beam_oracle import beam_oracle
 from oracle_executor import oracle, oracle_prompt_logprobs
 
 from jpaged.core.cache.prefix_cache import page_hash, root_hash
+from jpaged.core.plan import Hypothesis, SequenceDelta, TokenLogprobs
 from jpaged.core.requests.request import FinishReason, Request
-from jpaged.core.scheduling.plan import Hypothesis, SequenceDelta, TokenLogprobs
 
 
 @dataclass(slots=True)

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jpaged.core.executor import SyncExecutor
-from jpaged.core.requests.request import FinishReason, Request
-from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import (
+from jpaged.core.plan import (
     AdmittedSequence,
     MoveKind,
     PageMove,
@@ -23,6 +21,8 @@ from jpaged.core.scheduling.plan import (
     TokenLogprobs,
     moves_of,
 )
+from jpaged.core.requests.request import FinishReason, Request
+from jpaged.core.requests.sampling_params import SamplingParams
 
 # hash() of a tuple of integers is the same in every process.
 

@@ -14,9 +14,9 @@ from oracle_executor import GARBAGE, OracleExecutor, cells_of
 
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.plan import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 
 VOCAB_SIZE = 16
 COUNTERS = (

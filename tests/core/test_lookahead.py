@@ -8,9 +8,9 @@ import pytest
 
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.plan import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 from tests.core.oracle_executor import OracleExecutor
 
 PAGE_SIZE = 4

@@ -7,7 +7,7 @@ import pytest
 from rig import Rig
 
 from jpaged.core.cache.page_pool import PagePool
-from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.core.plan import SchedulerOutput
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5]

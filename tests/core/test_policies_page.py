@@ -9,9 +9,9 @@ import pytest
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 

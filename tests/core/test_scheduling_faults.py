@@ -5,9 +5,9 @@ from rig import Rig
 
 from jpaged.core.errors import QueueFull
 from jpaged.core.executor import SyncExecutor
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3] * 4
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5] * 4

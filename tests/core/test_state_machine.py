@@ -17,9 +17,9 @@ from hypothesis.stateful import (
 from rig import VOCAB_SIZE, Rig
 
 from jpaged.config.options import RESERVATIONS
+from jpaged.core.plan import SchedulerOutput
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
-from jpaged.core.scheduling.plan import SchedulerOutput
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
 PREFIXES = [[(7 * i + j * j) % VOCAB_SIZE for j in range(24)] for i in range(3)]

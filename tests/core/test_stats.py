@@ -10,9 +10,9 @@ from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.executor import SyncExecutor
 from jpaged.core.observe.step_records import StepRecord
+from jpaged.core.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.core.requests.request import Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 
 # What may rise and fall: all else in the stats is a counter or a peak.
 GAUGES = {

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rig import Rig
 
+from jpaged.core.plan import MoveKind, SchedulerOutput, moves_of
 from jpaged.core.requests.request import FinishReason
-from jpaged.core.scheduling.plan import MoveKind, SchedulerOutput, moves_of
 
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 Y = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5]

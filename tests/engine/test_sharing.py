@@ -14,7 +14,7 @@ import pytest
 
 from jpaged import LLM, BeamSearchParams, SamplingParams
 from jpaged.core.engine import Engine
-from jpaged.core.scheduling.plan import MoveKind, moves_of
+from jpaged.core.plan import MoveKind, moves_of
 from tests.engine.tiny import random_prompts, tiny_llm, token_ids
 
 COMMON = random_prompts(1, 17, 17, seed=9)[0]
@@ -46,7 +46,7 @@ def engine(page_size: int = 4, *, tight: bool = False, **options: Any) -> LLM:
     names = {field.name for field in dataclasses.fields(cache)}
     cache = dataclasses.replace(cache, **{k: v for k, v in options.items() if k in names})
     scheduler = dataclasses.replace(scheduler, **{k: v for k, v in options.items() if k not in names})
-    llm.engine = Engine(scheduler, cache, llm.runner, vocab_size=llm.config.model.vocab_size)
+    llm.loop.engine = llm.engine = Engine(scheduler, cache, llm.runner, vocab_size=llm.config.model.vocab_size)
     return llm
 
 

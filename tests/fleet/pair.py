@@ -12,11 +12,11 @@ from typing import Any
 
 from rig import Rig, StepClock
 
+from jpaged.core.plan import PageMove
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import Request
 from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.core.scheduling.lookahead import must_wait
-from jpaged.core.scheduling.plan import PageMove
 from jpaged.fleet.disaggregation import Disaggregated, check_can_move, send_all
 
 VOCAB_SIZE = 16

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jpaged.core.plan import SequenceDelta
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
-from jpaged.core.scheduling.plan import SequenceDelta
 from tests.fleet.pair import Pair
 
 totals: dict[str, int] = {}

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jpaged import LLM, SamplingParams
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.request import Request
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 from jpaged.fleet.disaggregation import Disaggregated
 from jpaged.fleet.replica_set import ReplicaSet
 from jpaged.fleet.router import Router
@@ -67,7 +67,7 @@ def test_pools_with_other_pages_are_refused() -> None:
 TWO_DEVICES = """
 import types, jax, numpy as np, jax.numpy as jnp
 from jpaged.config.options import ParallelConfig
-from jpaged.core.scheduling.plan import MoveKind, PageMove
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.runtime.mesh import DeviceMesh
 from jpaged.runtime.page_mover import PageMover, PoolTransfer
 from jpaged.runtime.programs import ProgramTable

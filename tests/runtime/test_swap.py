@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jpaged.core.scheduling.plan import MoveKind, PageMove
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.runtime.page_mover import PAGES_TOGETHER, PageMover
 from jpaged.runtime.programs import ProgramTable
 from pallas_kernels import KVPages, allocate

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.core.plan import SchedulerOutput
 from jpaged.runtime.multi_process import driver as driving
 from jpaged.runtime.multi_process.driver import Driver, digest_of
 from jpaged.runtime.multi_process.wire import Channel

@@ -6,8 +6,7 @@ import struct
 import msgspec
 import pytest
 
-from jpaged.core.requests.sampling_params import SamplingParams
-from jpaged.core.scheduling.plan import (
+from jpaged.core.plan import (
     AdmittedSequence,
     MoveKind,
     PageGrant,
@@ -16,6 +15,7 @@ from jpaged.core.scheduling.plan import (
     ScheduledSequence,
     SchedulerOutput,
 )
+from jpaged.core.requests.sampling_params import SamplingParams
 from jpaged.runtime.multi_process.wire import Channel
 
 PARAMS = SamplingParams(

@@ -37,7 +37,9 @@ def answers(model: str, modes: Sequence[str] = MODES, **options: Any) -> dict[st
     ids = []
     for mode in modes:
         scheduler = dataclasses.replace(llm.config.scheduler, preemption_mode=mode)
-        llm.engine = Engine(scheduler, llm.config.cache, llm.runner, vocab_size=llm.config.model.vocab_size)
+        llm.loop.engine = llm.engine = Engine(
+            scheduler, llm.config.cache, llm.runner, vocab_size=llm.config.model.vocab_size
+        )
         ids.append([token_ids(llm.generate(PROMPTS, PARAMS, use_tqdm=False)) for _ in range(2)])
         stats = llm.stats()
         for name in EVENTS:

@@ -6,9 +6,9 @@ import pytest
 
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
+from jpaged.core.plan import SequenceDelta
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.scheduling.plan import SequenceDelta
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import CostModel, LinearCostModel
 from jpaged.sim.profiles import load_profile

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jpaged.core.scheduling.plan import MoveKind, PageMove, Sample, ScheduledSequence, SchedulerOutput
+from jpaged.core.plan import MoveKind, PageMove, Sample, ScheduledSequence, SchedulerOutput
 from jpaged.sim.work import StepWork, padded_work_of, work_of
 
 

@@ -11,8 +11,8 @@ from jpaged.core.cache.page_supply import PageSupply
 from jpaged.core.cache.prefix_cache import EvictionPolicy, PrefixCache
 from jpaged.core.cache.prefixes import Prefixes
 from jpaged.core.cache.swap_space import SwapSpace
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 
 
 class CacheManager:

@@ -10,8 +10,8 @@ from jpaged.core.cache.prefix_cache import EvictionPolicy, PrefixCache
 from jpaged.core.cache.prefixes import Prefixes
 from jpaged.core.cache.reserved_cache import ReservedCache
 from jpaged.core.cache.swap_space import SwapSpace
+from jpaged.core.plan import PageMove
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.plan import PageMove
 
 
 class Pool(Protocol):

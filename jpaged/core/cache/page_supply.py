@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 from jpaged.core.cache.page_pool import PagePool
 from jpaged.core.cache.prefix_cache import PrefixCache
+from jpaged.core.plan import PageMove
 from jpaged.core.requests.sequence import Sequence
-from jpaged.core.scheduling.plan import PageMove
 
 
 class PageSupply:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from jpaged.config.options import CacheConfig
 from jpaged.core.cache.contiguous import BuddyAllocator, ContiguousAllocator, FirstFitAllocator
 from jpaged.core.cache.page_pool import pages_for
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 
 Estimate = Callable[[int], int | None]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from jpaged.core.cache.page_pool import PagePool
 from jpaged.core.cache.page_supply import PageSupply
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.sequence import Sequence
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 
 
 class SwapSpace:

@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from jpaged.core.scheduling.plan import MoveKind, PageGrant, SchedulerOutput
+from jpaged.core.plan import MoveKind, PageGrant, SchedulerOutput
 
 ENCODING_VERSION = 1
 _MOVES = {MoveKind.SWAP_OUT: "swapped_out", MoveKind.SWAP_IN: "swapped_in", MoveKind.COPY: "copies"}

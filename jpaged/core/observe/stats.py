@@ -4,8 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
+from jpaged.core.plan import SchedulerOutput
 from jpaged.core.requests.request import RequestMetrics
-from jpaged.core.scheduling.plan import SchedulerOutput
 from jpaged.core.scheduling.scheduler import Scheduler
 
 # Medians are over this many of the latest: an engine may live for months.

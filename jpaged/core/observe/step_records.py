@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jpaged.core.plan import MoveKind, PageMove, SchedulerOutput, moves_of
 from jpaged.core.requests.sequence import SequenceStatus
-from jpaged.core.scheduling.plan import MoveKind, PageMove, SchedulerOutput, moves_of
 from jpaged.core.scheduling.scheduler import Scheduler
 
 

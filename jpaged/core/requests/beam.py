@@ -5,9 +5,9 @@ Pure bookkeeping over scores, by the rules of Hugging Face's beam search; the sa
 
 from typing import NamedTuple
 
+from jpaged.core.plan import Hypothesis, TokenLogprobs
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sampling_params import BeamSearchParams
-from jpaged.core.scheduling.plan import Hypothesis, TokenLogprobs
 
 
 class Candidate(NamedTuple):

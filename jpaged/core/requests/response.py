@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from jpaged.core.errors import EngineFailed
+from jpaged.core.plan import Hypothesis, SequenceDelta, TokenLogprobs
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
-from jpaged.core.scheduling.plan import Hypothesis, SequenceDelta, TokenLogprobs
 
 
 class TextStream(Protocol):

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
+from jpaged.core.plan import TokenLogprobs
 from jpaged.core.requests.beam import BeamState
 from jpaged.core.requests.request import FinishReason, Request, RequestMetrics
-from jpaged.core.scheduling.plan import TokenLogprobs
 
 
 class SequenceStatus(StrEnum):

@@ -6,8 +6,8 @@ They decide the same as step by step; only the work of finding that out is saved
 from itertools import pairwise
 from typing import NamedTuple
 
+from jpaged.core.plan import PageGrant
 from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.plan import PageGrant
 from jpaged.core.scheduling.scheduler import Scheduler
 
 

@@ -4,10 +4,10 @@ Pages on their way are held, on both sides, until their copies are made.
 """
 
 from jpaged.core.cache.page_supply import PageSupply
+from jpaged.core.plan import MoveKind, PageMove
 from jpaged.core.requests.handoff import KVHandoff, handoff_of, restore_group
 from jpaged.core.requests.sequence import SequenceGroup, SequenceStatus
 from jpaged.core.scheduling.lanes import Lanes
-from jpaged.core.scheduling.plan import MoveKind, PageMove
 
 
 class KVTransfer:

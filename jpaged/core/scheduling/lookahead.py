@@ -4,8 +4,8 @@ A plan made ahead is the one that would be made afterwards, unless a stop token 
 is computed for nothing, and no token depends on it.
 """
 
+from jpaged.core.plan import SchedulerOutput
 from jpaged.core.requests.sequence import Sequence, SequenceStatus
-from jpaged.core.scheduling.plan import SchedulerOutput
 from jpaged.core.scheduling.scheduler import Scheduler
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jpaged.core.requests.sequence import Sequence, SequenceGroup
-from jpaged.core.scheduling.plan import (
+from jpaged.core.plan import (
     AdmittedSequence,
     PageGrant,
     PageMove,
@@ -12,6 +11,7 @@ from jpaged.core.scheduling.plan import (
     ScheduledSequence,
     SchedulerOutput,
 )
+from jpaged.core.requests.sequence import Sequence, SequenceGroup
 
 _new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 

@@ -13,6 +13,7 @@ from collections import deque
 
 from jpaged.config.options import CacheConfig, SchedulerConfig, check_pool
 from jpaged.core.cache.memory_policy import make_cache
+from jpaged.core.plan import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.requests.handoff import KVHandoff
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -20,7 +21,6 @@ from jpaged.core.scheduling import policy
 from jpaged.core.scheduling.integrity import check_groups
 from jpaged.core.scheduling.kv_transfer import KVTransfer
 from jpaged.core.scheduling.lanes import Lanes
-from jpaged.core.scheduling.plan import SchedulerOutput, SequenceDelta, StepResult
 from jpaged.core.scheduling.plan_builder import PlanBuilder
 from jpaged.core.scheduling.static_batch import form_batch
 from jpaged.core.scheduling.step_results import StepResults

@@ -4,11 +4,11 @@ A result for a sequence that has left meanwhile changes nothing.
 """
 
 from jpaged.core.cache.memory_policy import MemoryPolicy
+from jpaged.core.plan import SequenceDelta, StepResult
 from jpaged.core.requests.beam import Candidate
 from jpaged.core.requests.request import FinishReason
 from jpaged.core.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from jpaged.core.scheduling.lanes import Lanes
-from jpaged.core.scheduling.plan import SequenceDelta, StepResult
 from jpaged.core.scheduling.plan_builder import PlanBuilder
 
 

@@ -14,7 +14,7 @@ from collections import abc
 from typing import Any, Never
 
 from jpaged.config.engine import EngineConfig
-from jpaged.core.scheduling.plan import SchedulerOutput
+from jpaged.core.plan import SchedulerOutput
 from jpaged.runtime.multi_process.wire import Channel, Link
 
 MOST_STEPS_AHEAD = 2

@@ -14,7 +14,7 @@ from typing import Any, Never, Protocol
 import msgspec
 
 from jpaged.config.engine import EngineConfig
-from jpaged.core.scheduling.plan import SchedulerOutput, StepResult
+from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.runtime.multi_process.driver import EXIT_LOST, MOST_STEPS_AHEAD, digest_of, end_process
 from jpaged.runtime.multi_process.wire import Channel, Link
 

@@ -114,7 +114,7 @@ def test_the_command_writes_a_report_and_says_how_fast_it_was(tmp_path: Path, ca
     main(["--figures", "table1,19a", "--output", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "0 miss" in printed
-    assert "simulated requests a second" in printed
+    assert "simulated requests per second" in printed
     assert json.loads((tmp_path / "timing.json").read_text())["requests_per_second"] > 0
     assert (tmp_path / "report.html").exists()
 
