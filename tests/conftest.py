@@ -54,6 +54,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{seconds / 60:.1f} CPU minutes; the largest process took {largest:.1f} GiB")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def programs_are_shared() -> Iterator[None]:
+    """Engines of one shape compile their programs once per process (tests/shared_programs.py)."""
+    from tests.shared_programs import share_programs
+
+    with pytest.MonkeyPatch.context() as patch:
+        share_programs(patch)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def memory_is_let_go(request: pytest.FixtureRequest) -> Iterator[None]:
     """After a module its cached engines go; in a process that has grown, compiled programs go with them."""
@@ -63,6 +73,7 @@ def memory_is_let_go(request: pytest.FixtureRequest) -> Iterator[None]:
             value.cache_clear()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     if resident > 2**30 and "jax" in sys.modules:
+        sys.modules["tests.shared_programs"].forget_programs()
         sys.modules["jax"].clear_caches()
         gc.collect()
 

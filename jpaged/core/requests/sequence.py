@@ -1,6 +1,7 @@
 """The progress of a request: its token streams, and what they share."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ class StaticBatch(NamedTuple):
     num_outputs: int
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One token stream of a request.
 
@@ -46,40 +48,22 @@ class Sequence:
     padding until its static batch ends.
     """
 
-    __slots__ = (
-        "deferred_finish",
-        "finish_reason",
-        "host_pages",
-        "index",
-        "lane",
-        "last_token",
-        "needs_resend",
-        "num_computed",
-        "num_indexed",
-        "num_pending",
-        "page_hashes",
-        "pages",
-        "prompt_len",
-        "status",
-        "stop_reason",
-        "token_ids",
-    )
-
-    def __init__(self, index: int, prompt_token_ids: tuple[int, ...]) -> None:
-        self.index = index
-        self.prompt_len = len(prompt_token_ids)
-        self.token_ids = list(prompt_token_ids)
-        self.num_computed = self.num_indexed = self.num_pending = 0
-        self.pages: list[int] = []
-        self.host_pages: list[int] = []
-        self.page_hashes: list[bytes] = []
-        self.needs_resend = False
-        self.lane: int | None = None
-        self.status = SequenceStatus.WAITING
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: int | str | None = None
-        self.last_token: float | None = None
-        self.deferred_finish: tuple[FinishReason, int | str | None] | None = None
+    index: int
+    prompt_len: int
+    token_ids: list[int]
+    num_computed: int = 0
+    num_indexed: int = 0
+    num_pending: int = 0
+    pages: list[int] = field(default_factory=list[int])
+    host_pages: list[int] = field(default_factory=list[int])
+    page_hashes: list[bytes] = field(default_factory=list[bytes])
+    needs_resend: bool = False
+    lane: int | None = None
+    status: SequenceStatus = SequenceStatus.WAITING
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    last_token: float | None = None
+    deferred_finish: tuple[FinishReason, int | str | None] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -134,6 +118,7 @@ class Sequence:
         self.token_ids = list(token_ids)
 
 
+@dataclass(slots=True, eq=False)
 class SequenceGroup:
     """The `n` sequences of one request: the prompt is computed once, by the first live one, then all share it.
 
@@ -145,40 +130,30 @@ class SequenceGroup:
     position i + 1. `batch` is the static batch that it runs in, if batches are static.
     """
 
-    __slots__ = (
-        "active",
-        "batch",
-        "beam",
-        "forked",
-        "max_len",
-        "metrics",
-        "order",
-        "prompt_logprobs",
-        "request",
-        "sequences",
-        "status",
-        "stop_ids",
-        "times_skipped",
-        "width",
-    )
+    request: Request
+    order: int
+    max_len: int
+    width: int
+    times_skipped: int = 0
+    batch: StaticBatch | None = None
+    beam: BeamState | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    sequences: list[Sequence] = field(init=False)
+    active: list[Sequence] = field(init=False)
+    forked: bool = field(init=False)
+    status: SequenceStatus = field(init=False)
+    metrics: RequestMetrics = field(init=False)
+    stop_ids: frozenset[int] = field(init=False)
 
-    def __init__(self, request: Request, order: int, max_len: int, width: int) -> None:
-        self.request = request
-        self.order = order
-        self.max_len = max_len
-        self.sequences = [Sequence(i, request.prompt_token_ids) for i in range(request.width)]
-        self.width = width
+    def __post_init__(self) -> None:
+        request, prompt = self.request, self.request.prompt_token_ids
+        self.sequences = [Sequence(i, len(prompt), list(prompt)) for i in range(request.width)]
         self.start_next_wave()
-        self.prompt_logprobs: list[TokenLogprobs] = []
         self.metrics = RequestMetrics(arrival=request.arrival)
         eos = () if request.params.ignore_eos else request.eos_token_ids
         self.stop_ids = frozenset(eos) | frozenset(request.params.stop_token_ids or ())
-        self.times_skipped = 0
-        self.batch: StaticBatch | None = None
-        self.beam: BeamState | None = None
         if request.beam is not None:
-            max_outputs = max_len - len(request.prompt_token_ids)
-            self.beam = BeamState(request.beam, max_outputs, self.stop_ids)
+            self.beam = BeamState(request.beam, self.max_len - len(prompt), self.stop_ids)
 
     @property
     def live(self) -> list[Sequence]:
