@@ -31,8 +31,8 @@ _SAMPLES = (
 )
 _BEAMS = "paper-2023 was fitted to sampling and has no term for what choosing among beams took the paper's host"
 ALPACA_NOTE = (
-    "the paper's Alpaca requests are not public: lengths are drawn with the shape of its Fig. 11, so the order and the "
-    "bursts differ"
+    "the paper's Alpaca requests are not public: lengths are sampled with the shape of its Fig. 11, so the order and "
+    "the bursts differ"
 )
 
 

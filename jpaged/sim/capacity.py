@@ -1,4 +1,4 @@
-"""How many pages a device's memory holds, by the paper's arithmetic.
+"""The number of pages that fit into a device's memory, by the paper's arithmetic.
 
 Whole pages, rounded down; a model that leaves no room is an error that says what to change.
 """

@@ -33,11 +33,11 @@ class LinearCostModel:
 
     Bound by memory: `weights_ns`, `context_ns`, `chunk_context_ns`, `copy_token_ns` (of a copied page). By compute:
     `token_ns`, `pair_ns`. By launches: `launch_ns`, `sequence_ns` (of a decode row), `prefill_row_ns`, `sample_ns` (a
-    draw's). By the host: `host_...`. The first `free_rows` decode rows, and then the first `free_tokens` of the tokens
-    left, cost no compute: reading the weights hides it. A swapped page costs its tokens' bytes on the link, and
-    `_page_ns` for its separate copies: one per layer, K and V.
-    `page_sizes` are those that the model holds for (None: any), with the factor on what attention reads in each.
-    `unknown` are the facts (fields of StepWork) that a measured model has never seen: a step that has any is refused.
+    sample's). By the host: `host_...`. The first `free_rows` decode rows, and then the first `free_tokens` of the
+    tokens left, cost no compute: reading the weights hides it. A swapped page costs its tokens' bytes on the link, and
+    `_page_ns` for its separate copies: one per layer, K and V. `page_sizes` are those that the model holds for (None:
+    any), with the factor on what attention reads in each. `unknown` are the facts (fields of StepWork) that a measured
+    model has never seen: a step that has any is refused.
     """
 
     name: str

@@ -23,7 +23,7 @@ class Link:
             )
 
     def transfer_ns(self, num_bytes: int) -> int:
-        """Nanoseconds that so many bytes take on an idle link."""
+        """Nanoseconds that this many bytes take on an idle link."""
         return round(self.latency_ns + 1e9 * num_bytes / self.rate)
 
 

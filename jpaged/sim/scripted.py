@@ -1,8 +1,6 @@
 """What a sampler might have said: ids without a model, and likelihoods as a small language model spreads them.
 
-Lives here: made-up logprobs, and SimulatedSampler, which answers the samples of plans.
-Promises: a draw depends on (seed, request, index, position) alone: not on the batch, the memory, the order of steps.
-Must not know: models, costs, clocks.
+A sample depends on (seed, request, index, position) alone: not on the batch, the memory, the order of steps.
 """
 
 import hashlib
@@ -13,7 +11,7 @@ from collections.abc import Iterator
 from jpaged.core.plan import SchedulerOutput, StepResult, TokenLogprobs
 
 TOKEN_ID = 7
-# Of SmolLM2-135M-Instruct, four beams on a dozen instructions, 2,748 draws: quantiles of the likelihood of the
+# Of SmolLM2-135M-Instruct, four beams on a dozen instructions, 2,748 samples: quantiles of the likelihood of the
 # likeliest token, of the second's part of the rest, and the median part of what is then left of each further one.
 _QUANTILES = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _FIRST = (0.05, 0.177, 0.235, 0.408, 0.705, 0.971, 0.999, 0.9999)

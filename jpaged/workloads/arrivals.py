@@ -64,8 +64,8 @@ def paper_quanta(rate: float, duration_s: float, *, seed: int = 0) -> tuple[int,
     if rate * duration_s > MAX_REQUESTS:
         raise ValueError(f"duration_s={duration_s}: more than {MAX_REQUESTS} requests arrive; lower it or the rate")
     num_quanta = Fraction(duration_s) * SECOND / QUANTUM_NS
-    drawn = np.random.RandomState(seed).poisson(rate * 0.01, size=int(num_quanta))
-    return tuple((np.repeat(np.arange(len(drawn)), drawn) * QUANTUM_NS).tolist())
+    counts = np.random.RandomState(seed).poisson(rate * 0.01, size=int(num_quanta))
+    return tuple((np.repeat(np.arange(len(counts)), counts) * QUANTUM_NS).tolist())
 
 
 def rescaled(arrival_ns: Sequence[int], rate: float) -> tuple[int, ...]:

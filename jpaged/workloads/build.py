@@ -16,7 +16,7 @@ from jpaged.workloads.spec import MADE, TraceFile, WorkloadSpec
 from jpaged.workloads.streams import below, stream
 from jpaged.workloads.workload import SECOND, Workload
 
-# So many draws in a row that are all too long: the next ones will be too.
+# With this many samples in a row that are all too long, the next ones will be too.
 HOPELESS = 20_000
 
 
@@ -64,7 +64,7 @@ def build_workload(spec: WorkloadSpec, traces: Mapping[str, TraceFile] | None = 
     traces = traces or {}
     if spec.lengths in MADE or spec.lengths in lengths.LENGTHS:
         built, cuts = _drawn(spec)
-        source = f"lengths {spec.lengths}, drawn by jpaged"
+        source = f"lengths {spec.lengths}, sampled by jpaged"
     else:
         file = traces.get(spec.lengths) or _file(spec, traces)
         trace = read_trace(file.path, prefix_unit=file.prefix_unit)
@@ -90,10 +90,10 @@ def _file(spec: WorkloadSpec, traces: Mapping[str, TraceFile]) -> TraceFile:
 def _drawn(spec: WorkloadSpec) -> tuple[Workload, _Cuts]:
     """Requests of a distribution."""
     if spec.arrivals == "recorded":
-        raise ValueError(f"arrivals='recorded': lengths={spec.lengths!r} are drawn and have none; choose others")
+        raise ValueError(f"arrivals='recorded': lengths={spec.lengths!r} are sampled and have none; choose others")
     times = _times(spec, spec.num_requests)
     if times is None:
-        raise ValueError("num_requests=None: say how many, as lengths are drawn without end; or give duration_s")
+        raise ValueError("num_requests=None: say how many, as lengths are sampled without end; or give duration_s")
     cuts = _Cuts(spec)
     pairs = ((p + spec.shared_prefix_tokens, min(o, spec.max_output_tokens or o)) for p, o in _pairs(spec))
     fitting = cuts.fit((pair, *pair) for pair in pairs)
@@ -207,7 +207,7 @@ def _recorded(spec: WorkloadSpec, trace: TraceRows, requests: Workload, cuts: _C
     if spec.duration_s is None:
         return kept
     stop = Fraction(spec.duration_s) * SECOND
-    return kept.take(sum(at < stop for at in kept.arrival_ns))
+    return kept.first(sum(at < stop for at in kept.arrival_ns))
 
 
 def _times(spec: WorkloadSpec, count: int | None) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
 """A distribution of token counts as a table of integers.
 
-A draw is a search in a table of 32-bit integers, so the same seed gives the same lengths on every machine.
+A sample is a search in a table of 32-bit integers, so the same seed gives the same lengths on every machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class LengthTable:
         """The expected 1 / length: what a mean of latencies per token weighs short outputs by."""
         return float(self.probabilities() @ (1.0 / np.arange(self.low, self.high + 1)))
 
-    def draw(self, bits: np.random.PCG64, count: int) -> list[int]:
+    def sample(self, bits: np.random.PCG64, count: int) -> list[int]:
         """`count` lengths: one word of the stream each."""
         at = np.searchsorted(np.asarray(self.cumulative, np.int64), words(bits, count), side="right")
         return (at + self.low).tolist()

@@ -1,4 +1,4 @@
-"""Lengths drawn from distributions: endless streams of (prompt, output) token counts.
+"""Lengths sampled from distributions: endless streams of (prompt, output) token counts.
 
 The first n pairs of a seed are the same however many follow.
 """
@@ -20,11 +20,11 @@ CHATBOT_FOLLOWS = 80_747
 
 
 def independent(tables: Callable[[], tuple[LengthTable, LengthTable]], seed: int) -> Pairs:
-    """Prompt and output drawn independently; pairs of 2048 tokens and more in all are drawn again."""
+    """Prompt and output sampled independently; pairs of 2048 tokens and more in all are sampled again."""
     prompt, output = tables()
     prompt_bits, output_bits = stream(seed, "prompt"), stream(seed, "output")
     while True:
-        pairs = zip(prompt.draw(prompt_bits, CHUNK), output.draw(output_bits, CHUNK), strict=True)
+        pairs = zip(prompt.sample(prompt_bits, CHUNK), output.sample(output_bits, CHUNK), strict=True)
         yield from (pair for pair in pairs if sum(pair) < MAX_TOTAL)
 
 
@@ -68,7 +68,7 @@ def wmt16(seed: int) -> Pairs:
     english, thousandths = _wmt16()
     prompt_bits, ratio_bits = stream(seed, "prompt"), stream(seed, "pair")
     while True:
-        prompts, ratios = english.draw(prompt_bits, CHUNK), thousandths.draw(ratio_bits, CHUNK)
+        prompts, ratios = english.sample(prompt_bits, CHUNK), thousandths.sample(ratio_bits, CHUNK)
         # The arrow, two tokens, is not translated.
         yield from ((n, max(1, ((n - 2) * ratio + 500) // 1000)) for n, ratio in zip(prompts, ratios, strict=True))
 

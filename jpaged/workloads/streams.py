@@ -1,6 +1,6 @@
 """Random numbers that stay the same: one stream per purpose, whatever else is taken from others.
 
-PCG64's raw words are the same on every machine and under every NumPy; draws are integer operations on them.
+PCG64's raw words are the same on every machine and under every NumPy; samples are integer operations on them.
 """
 
 import numpy as np

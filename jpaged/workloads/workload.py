@@ -132,7 +132,7 @@ class Workload:
         if self.session is not None and self.turn is not None:
             parts += [("session", self.session), ("turn", self.turn)]
         if self.prefix_ids is not None and self.prefix_unit is not None:
-            # How many ids a row has follows from prompt_tokens.
+            # The number of ids of a row follows from prompt_tokens.
             parts += [("prefix_unit", (self.prefix_unit,)), ("prefix_ids", tuple(chain.from_iterable(self.prefix_ids)))]
         sha = hashlib.sha256(b"jpaged workload 1\n")
         for name, column in parts:
@@ -156,11 +156,11 @@ class Workload:
             turn=None if self.turn is None else pick(self.turn),
         )
 
-    def take(self, count: int) -> "Workload":
+    def first(self, count: int) -> "Workload":
         """The first `count` requests; raises ValueError if there are fewer."""
         require_int("count", count, 0, None)
         if count > len(self):
-            raise ValueError(f"count={count}: workload {self.name!r} has {len(self)} requests; take fewer")
+            raise ValueError(f"count={count}: workload {self.name!r} has {len(self)} requests; ask for fewer")
         return self.rows(range(count))
 
     def time_scaled(self, factor: float) -> "Workload":

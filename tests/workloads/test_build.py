@@ -61,14 +61,14 @@ def test_the_default_is_the_papers_sharegpt_free_of_licences():
     assert (stats.prompt.mean, stats.output.mean) == pytest.approx((161.31, 337.99), rel=0.08)
     assert stats.rate == pytest.approx(2.0, rel=0.05)
     assert workload.name == "sharegpt-poisson"
-    assert workload.source == "lengths sharegpt, drawn by jpaged"
+    assert workload.source == "lengths sharegpt, sampled by jpaged"
 
 
 def test_lengths_do_not_depend_on_arrivals_nor_on_how_many_follow():
     one = build_workload(WorkloadSpec(rate=2.0, num_requests=100, seed=4))
     other = build_workload(WorkloadSpec(arrivals="gamma", burstiness=0.5, rate=9.0, num_requests=300, seed=4))
-    assert other.take(100).prompt_tokens == one.prompt_tokens
-    assert other.take(100).output_tokens == one.output_tokens
+    assert other.first(100).prompt_tokens == one.prompt_tokens
+    assert other.first(100).output_tokens == one.output_tokens
 
 
 def test_too_long_requests_are_passed_over_and_counted_or_refused(traces: dict[str, TraceFile]):
@@ -101,7 +101,7 @@ def test_recorded_arrivals_stay_with_their_requests(traces: dict[str, TraceFile]
     assert (short.arrival_ns, short.num_dropped) == ((0, 10**9), 8)
     with pytest.raises(ValueError, match="arrivals='recorded': bare has no arrivals; choose others"):
         build_workload(replace(spec, lengths="bare"), traces)
-    with pytest.raises(ValueError, match="are drawn and have none"):
+    with pytest.raises(ValueError, match="are sampled and have none"):
         build_workload(WorkloadSpec(arrivals="recorded", num_requests=3))
 
 

@@ -70,7 +70,7 @@ def test_the_digest_tells_workloads_apart(workload: Workload, data: st.DataObjec
     assert replace(workload, output_tokens=tuple(outputs)).digest() != workload.digest()
     later = [at + (i >= row) for i, at in enumerate(workload.arrival_ns)]
     assert replace(workload, arrival_ns=tuple(later)).digest() != workload.digest()
-    assert workload.take(row).digest() != workload.digest()
+    assert workload.first(row).digest() != workload.digest()
 
 
 HEAD = "prompt_tokens,output_tokens"

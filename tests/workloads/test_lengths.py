@@ -100,7 +100,7 @@ def test_translations_are_as_long_as_their_sentences_say():
 def test_a_table_draws_only_lengths_that_have_a_weight(weights: list[float], low: int):
     table = LengthTable.of_weights(low, weights)
     assert table.cumulative[-1] == 1 << 32
-    drawn = table.draw(stream(0, "prompt"), 200)
+    drawn = table.sample(stream(0, "prompt"), 200)
     assert all(weights[length - low] > 0 for length in drawn)
     assert table.low <= min(drawn) and max(drawn) <= table.high
 
@@ -110,7 +110,7 @@ def test_a_word_on_an_edge_of_the_table_is_the_next_length():
         def random_raw(self, size=None, output=True):
             return np.array([0, 1 << 31, (1 << 31) - 1, (1 << 32) - 1], np.uint64) << np.uint64(32)
 
-    assert LengthTable(1, (0, 1 << 31, 1 << 32)).draw(Words(), 4) == [2, 3, 2, 3]
+    assert LengthTable(1, (0, 1 << 31, 1 << 32)).sample(Words(), 4) == [2, 3, 2, 3]
 
 
 @settings(max_examples=30)

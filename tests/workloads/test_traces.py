@@ -57,7 +57,7 @@ def test_prefix_reuse_counts_longest_known_prefixes():
             missed = missed or parent not in known
             hits += not missed
             known.add(parent)
-    reuse = describe(conversation.take(120)).prefix_reuse
+    reuse = describe(conversation.first(120)).prefix_reuse
     assert reuse is not None and reuse.num_hits == hits > 100
 
 

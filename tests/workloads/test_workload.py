@@ -46,11 +46,11 @@ def test_columns_that_contradict_are_refused(change: dict[str, Any], said: str):
 
 def test_taking_keeps_the_first_rows_and_refuses_too_many():
     workload = Workload(**GOOD, prefix_ids=((0,), (0, 1, 2)), prefix_unit=4)
-    first = workload.take(1)
+    first = workload.first(1)
     assert (len(first), first.prompt_tokens, first.prefix_ids) == (1, (3,), ((0,),))
-    assert workload.take(2) == workload
-    with pytest.raises(ValueError, match=r"count=3: .* has 2 requests; take fewer"):
-        workload.take(3)
+    assert workload.first(2) == workload
+    with pytest.raises(ValueError, match=r"count=3: .* has 2 requests; ask for fewer"):
+        workload.first(3)
 
 
 def test_the_same_numbers_in_other_columns_are_another_digest():

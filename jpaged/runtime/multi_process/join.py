@@ -59,7 +59,7 @@ def connect(group: ProcessGroup, digest: str, timeout: float = START_SECONDS) ->
 
 
 def _run_first_collective() -> None:
-    """Run a first collective. Gloo greets on standard output, which is for answers: send that to standard error."""
+    """Run a first collective. Gloo prints to standard output, which is for answers: send that to standard error."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
