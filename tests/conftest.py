@@ -64,6 +64,15 @@ def programs_are_shared() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def programs_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine of this test is built as a user's is: its pool is as large as its options say."""
+    from jpaged.serving import loading
+    from tests.shared_programs import BUILD_RUNNER
+
+    monkeypatch.setattr(loading, "_build_runner", BUILD_RUNNER)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def memory_is_let_go(request: pytest.FixtureRequest) -> Iterator[None]:
     """After a module its cached engines go; in a process that has grown, compiled programs go with them."""

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from jpaged.runtime.programs import ProgramTable
+from jpaged.serving import loading
 
+BUILD_RUNNER = loading._build_runner
 _STORES: dict[Hashable, dict[Hashable, Any]] = {}
 _POOL_TOKENS = 1024
 _SPARE_PAGES = 16
@@ -33,15 +35,12 @@ class SharedPrograms(ProgramTable):
 
 def share_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every engine that is loaded in this process share the programs of engines of its shape."""
-    from jpaged.serving import loading
-
-    build = loading._build_runner
 
     def build_shared(config: Any, params: Any, implementation: str, mesh: Any, driver: Any) -> Any:
         cache, scheduler = config.cache, config.scheduler
         roomy = max(cache.num_pages, _POOL_TOKENS // cache.page_size + _SPARE_PAGES)
         config = dataclasses.replace(config, cache=dataclasses.replace(cache, num_pages=roomy))
-        runner = build(config, params, implementation, mesh, driver)
+        runner = BUILD_RUNNER(config, params, implementation, mesh, driver)
         sizes = scheduler.max_num_seqs, scheduler.max_num_batched_tokens, scheduler.max_model_len
         pool = roomy, cache.page_size, cache.kv_cache_dtype
         key = config.model, config.dtype, implementation, config.scan_unroll, config.parallel, sizes, pool

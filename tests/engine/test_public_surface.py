@@ -149,6 +149,7 @@ def shared_llm() -> LLM:
     return tiny_llm(num_pages=40, page_size=4)
 
 
+@pytest.mark.usefixtures("programs_are_its_own")
 def test_stats_have_every_key_before_the_first_step_and_after_it():
     llm = tiny_llm(num_pages=24)
     before = llm.stats()

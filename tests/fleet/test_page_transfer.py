@@ -163,7 +163,7 @@ def test_a_prefill_engine_that_plans_ahead_is_refused(colocated: LLM) -> None:
 
 
 def tiny_engine(replica: int) -> Any:
-    return tiny_llm(num_pages=64, page_size=4).engine
+    return tiny_llm(num_pages=64, page_size=4).loop
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@
 import sys
 import time
 
-from .golden import read, write
+from .golden import machine, read, write
 from .readme import answers
 from .runs import RUNS
 
@@ -33,10 +33,11 @@ def main(arguments: list[str]) -> int:
     if "--readme" in arguments:
         found = answers()
         for name, ids in found.items():
+            name = f"{name} on {machine()}" if name.endswith("of seed 7") else name
             equal = recorded["readme"].get(name) == ids
             changed += not equal
             print(f"{name:<42} {sum(map(len, ids))} ids {'equal' if equal else 'CHANGED'}")
-        recorded["readme"] = found
+            recorded["readme"][name] = ids
     if "--write" in arguments:
         write(recorded)
     return int(changed > 0)

@@ -9,8 +9,21 @@ FILE = Path(__file__).parents[1] / "golden" / "plan_digests.json"
 ENCODING_VERSION = 1
 
 
+def machine() -> str:
+    """Whose float bits this machine has: a draw between two close tokens may turn with them. "" where nobody knows."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    vendor = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("vendor_id")), "")
+    return f"{vendor} {'AVX-512' if ' avx512f' in text else 'AVX2'}" if " avx2" in text else ""
+
+
 def read() -> dict[str, Any]:
-    """{"encoding_version", "runs": name -> [plans, tokens], "readme": name -> ids of each sequence}."""
+    """{"encoding_version", "runs": name -> [plans, tokens], "readme": name -> ids of each sequence}.
+
+    Of a seeded answer "readme" has, under "NAME on MACHINE", the ids on a machine where they are others.
+    """
     if not FILE.exists():
         return {"encoding_version": ENCODING_VERSION, "runs": {}, "readme": {}}
     return json.loads(FILE.read_text())
