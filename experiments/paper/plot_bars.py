@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.paper.memory import SHARES
-from experiments.paper.plot import OURS, PAPER, new_figure, plot_curves, save
+from experiments.paper.plot import OURS, PAPER, legend, look, new_figure, plot_curves, save
 from experiments.paper.published import published
 from experiments.paper.rows import Result
 from experiments.paper.systems import FT, MAX, ORACLE, ORCAS, POW2, SYSTEMS, VLLM
@@ -43,7 +43,7 @@ def _fig1(result: Result) -> Any:
     bottom.set_ylim(0, 1200)
     for one in (top, bottom):
         one.set_xlim(0, 42)
-    _legend(figure, [*top.get_legend_handles_labels()[0], *bottom.get_legend_handles_labels()[0]], columns=3)
+    legend(figure, 3)
     return figure
 
 
@@ -57,7 +57,7 @@ def _fig2(result: Result) -> Any:
             heights = [shares[name][i] for name in systems]
             places = [at + offset for at in range(len(systems))]
             label = share if ours else None
-            one.bar(places, heights, 0.36, bottom=base, label=label, **_look(colour, ours))
+            one.bar(places, heights, 0.36, bottom=base, label=label, **look(colour, ours))
             for x, low, height in zip(places, base, heights, strict=True):
                 if height > 4:
                     one.text(x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=7)
@@ -65,7 +65,7 @@ def _fig2(result: Result) -> Any:
     one.set_xticks(range(len(systems)), [_plain(name) for name in systems], fontsize=8)
     one.set_ylabel("KV cache usage (%)", fontsize=8)
     one.set_ylim(0, 100)
-    _legend(figure, one.get_legend_handles_labels()[0], columns=6, bars=True)
+    legend(figure, 6, bars=True)
     return figure
 
 
@@ -83,7 +83,7 @@ def _fig13(result: Result) -> Any:
         one.set_title(title, fontsize=9)
         one.set_ylim(0, limit)
     axes[0][0].set_ylabel("batched requests", fontsize=8)
-    _legend(figure, [], columns=2, bars=True)
+    legend(figure, 2, bars=True)
     return figure
 
 
@@ -102,7 +102,7 @@ def _fig15(result: Result) -> Any:
         one.set_title(title, fontsize=9)
         one.set_ylim(0, 1.15 * max(*result.data[key], *published()["fig15"][key]))
     axes[0][0].set_ylabel("memory saved (%)", fontsize=8)
-    _legend(figure, [], columns=2, bars=True)
+    legend(figure, 2, bars=True)
     return figure
 
 
@@ -110,7 +110,7 @@ def _pairs(axes: Any, names: Sequence[str], ours: Sequence[float], paper: Sequen
     """Two bars a name, ours and the paper's, with their values on top."""
     for offset, values, mine in ((-0.2, ours, True), (0.2, paper, False)):
         for at, (value, colour) in enumerate(zip(values, colours, strict=True)):
-            axes.bar(at + offset, value, 0.36, **_look(colour, mine))
+            axes.bar(at + offset, value, 0.36, **look(colour, mine))
             axes.annotate(
                 f"{value:.1f}", (at + offset, value), (0, 2), textcoords="offset points", ha="center", fontsize=7
             )
@@ -136,7 +136,7 @@ def _page_sizes(result: Result) -> Any:
         one.set_ylim(0, 150)
     one.set_xlabel("page size (tokens)", fontsize=8)
     one.set_ylabel("normalized latency (s/token)" if log else "time (ms)", fontsize=8)
-    _legend(figure, one.get_legend_handles_labels()[0], columns=3)
+    legend(figure, 3)
     return figure
 
 
@@ -159,35 +159,8 @@ def _headline(result: Result) -> Any:
         one.set_title(f"{model}, ShareGPT", fontsize=9)
         one.set_ylim(0, 1.12 * max(*first, *theirs))
     axes[0][0].set_ylabel("vLLM's rate over the other's", fontsize=8)
-    _legend(figure, [], columns=2, bars=True)
+    legend(figure, 2, bars=True)
     return figure
-
-
-def _legend(figure: Any, handles: Sequence[Any], *, columns: int, bars: bool = False) -> None:
-    """The legend below the panels, with which marks are ours and which the paper's."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    which: list[Any] = [
-        Patch(label="this simulator", **_look("#555555", True)),
-        Patch(label="the paper", **_look("#555555", False)),
-    ]
-    if not bars:
-        which = [
-            Line2D([], [], color="black", marker="o", label="this simulator", **OURS),
-            Line2D([], [], color="black", marker="o", label="the paper", **PAPER),
-        ]
-    figure.legend(handles=[*handles, *which], loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-
-
-def _look(colour: str, ours: bool) -> dict[str, Any]:
-    """A bar of ours is filled, the paper's is light with a dashed edge."""
-    from matplotlib.colors import to_rgb
-
-    if ours:
-        return {"facecolor": colour, "edgecolor": "black", "linewidth": 0.6}
-    light = tuple(1 - 0.25 * (1 - part) for part in to_rgb(colour))
-    return {"facecolor": light, "edgecolor": colour, "linewidth": 1.1, "linestyle": "--"}
 
 
 def _plain(name: str) -> str:
