@@ -17,7 +17,7 @@ from experiments.paper.plans import run_plan, together
 from experiments.paper.report import counted, write_report
 from experiments.paper.rows import MISS
 from experiments.paper.systems import VLLM, Setting, config_for
-from experiments.point import run_point
+from experiments.serving import run_point
 from experiments.sweep import PointsFailed, run_points
 
 # DistServe's simulator on 1,000 requests with ShareGPT's lengths, OPT-13B: 10.1 to 14.9 s on one core.

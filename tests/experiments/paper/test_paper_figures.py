@@ -16,7 +16,7 @@ from experiments.paper.published import panel
 from experiments.paper.report import counted, markdown, write_report
 from experiments.paper.rows import CALIBRATED, PASS, Result
 from experiments.paper.systems import FT, VLLM, config_for
-from experiments.point import run_point
+from experiments.serving import run_point
 from experiments.summary import summarize
 
 
