@@ -4,7 +4,7 @@ Every point that a profile holds for is counted, except those that are faster th
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.table import text_table
@@ -54,21 +54,13 @@ class ErrorRow:
 
 def _gpt(layers: int, width: int, heads: int, vocab: int = 51200) -> ModelConfig:
     """A GPT of the usual shape: what OPT is, in all that costs time."""
-    return ModelConfig(
-        architecture="OPTForCausalLM", vocab_size=vocab, hidden_size=width, num_layers=layers, num_heads=heads,
-        num_kv_heads=heads, head_dim=width // heads, intermediate_size=4 * width, max_position_embeddings=2048,
-        activation="gelu", norm_eps=1e-5, tie_word_embeddings=True, qkv_bias=True, o_bias=True, mlp_bias=True,
+    return replace(
+        PRESETS["opt-13b"], vocab_size=vocab, hidden_size=width, num_layers=layers, num_heads=heads,
+        num_kv_heads=heads, head_dim=width // heads, intermediate_size=4 * width,
     )  # fmt: skip
 
 
-def _llama2_70b() -> ModelConfig:
-    return ModelConfig(
-        architecture="LlamaForCausalLM", vocab_size=32000, hidden_size=8192, num_layers=80, num_heads=64,
-        num_kv_heads=8, head_dim=128, intermediate_size=28672, max_position_embeddings=4096, activation="silu",
-        norm_eps=1e-5, tie_word_embeddings=False,
-    )  # fmt: skip
-
-
+_LLAMA2_70B = replace(PRESETS["llama-3-70b"], vocab_size=32000)
 MODELS: dict[str, ModelConfig] = {
     "facebook/opt-13b": PRESETS["opt-13b"],
     "facebook/opt-66b": PRESETS["opt-66b"],
@@ -78,8 +70,8 @@ MODELS: dict[str, ModelConfig] = {
     "GPT-89B": _gpt(48, 12288, 96),
     "GPT-175B": _gpt(96, 12288, 96),
     "bloom-176b": _gpt(70, 14336, 112, 250880),
-    "llama2-70b": _llama2_70b(),
-    "Llama-2-70B": _llama2_70b(),
+    "llama2-70b": _LLAMA2_70B,
+    "Llama-2-70B": _LLAMA2_70B,
     "Llama-2-7B": PRESETS["llama-7b"],
     "Llama-3.1-8B": PRESETS["llama-3-8b"],
 }

@@ -20,8 +20,15 @@ def _require_factor(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: must be a factor above 0")
 
 
+class Checked:
+    """Options that are held to their declarations."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Checked):
     """A point of any kind of experiment: its question, and a digest of everything that decides its outcome.
 
     `results` are the numbers of a run (none: those of `summarize`), `measured` those that differ from one to the next.
@@ -49,30 +56,24 @@ class Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSection:
+class ModelSection(Checked):
     """The model: of `sim` a preset's name; of `jax` what `LLM(model=...)` takes."""
 
     name: str = option("opt-13b", "Name of the model.")
     dtype: str = like(LoadOptions, "dtype", "float16")
     load_format: str = like(LoadOptions, "load_format", "auto")
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class HardwareSection:
+class HardwareSection(Checked):
     """What the simulation runs on (of `jax`: the machine it is on, whatever this says)."""
 
     device: str = option("A100-40GB", "Name of the device.")
     tensor_parallel_size: int = like(ParallelConfig, "tensor_parallel_size", 1)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSection:
+class ExecutorSection(Checked):
     """Who runs the steps: `sim` with the times of `cost_profile`, or `jax`."""
 
     kind: str = option("sim", "Who runs the steps.", choices=("sim", "jax"))
@@ -81,9 +82,6 @@ class ExecutorSection:
     flops: float = option(1.0, "Scales the profile's rate of operations.", check=_require_factor)
     host: float = option(1.0, "Scales the host's time.", check=_require_factor)
     strides: bool = option(True, "Let the simulation run several decode steps at once; changes no result.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +99,12 @@ class PolicySection(left_open(SchedulerConfig), _PolicyName):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSection(left_open(CacheConfig, page_size=16, kv_cache_dtype="auto")):
+class CacheSection(Checked, left_open(CacheConfig, page_size=16, kv_cache_dtype="auto")):
     """The pool: options of CacheConfig that differ from the policy's; None: as the policy has it.
 
     `num_pages` None: what the paper's arithmetic leaves on the device; of `jax`: what memory allows. `num_host_pages`
     None: the paper's 20 GiB per device under a policy that swaps, none of `jax`.
     """
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)

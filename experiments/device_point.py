@@ -10,16 +10,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from experiments.config import ExperimentConfig
-from experiments.point import Point, collect, pin_prefix, requests_of, simulate, workload_of
+from experiments.point import Point, serve, simulate, workload_of
 from experiments.resolve import device_options
 from jpaged.config.options import CacheConfig, SchedulerConfig
-from jpaged.core.engine_loop import EngineLoop
 from jpaged.core.executor import Executor, SyncExecutor
-from jpaged.core.open_loop import OpenLoop
 from jpaged.core.plan import SchedulerOutput, StepResult
 from jpaged.serving.loading import LoadedEngine, load_engine
 from jpaged.sim.cost_model import TableCostModel
-from jpaged.sim.run_log import ObservedExecutor, RunLog
+from jpaged.sim.run_log import ObservedExecutor
 from jpaged.sim.work import StepWork
 
 
@@ -31,9 +29,9 @@ class StepClock:
     """
 
     def __init__(self) -> None:
-        self.start()
+        self.restart()
 
-    def start(self) -> None:
+    def restart(self) -> None:
         """Let the run's time begin now."""
         self._origin_ns = time.perf_counter_ns()
         self._now_ns = 0
@@ -79,26 +77,11 @@ def run_device_point(config: ExperimentConfig) -> Point:
         clock=clock,
         observed=lambda runner: ObservedExecutor(_TimedExecutor(runner, clock), clock),
     )
-    engine, vocab_size = loaded.engine, loaded.config.model.vocab_size
-    assert isinstance(engine.executor, ObservedExecutor)
     loaded.runner.warm_up()
-    if config.decoding.pin_prefix:
-        pin_prefix(engine, workload, vocab_size)
-    log = RunLog(engine, digest=True)
-    engine.executor.observer = log.add
+    vocab_size = loaded.config.model.vocab_size
     # The prompts' ids reach the model, so they are never left out.
-    requests = requests_of(config, workload, vocab_size, ids_matter=True)
-    loop = OpenLoop(EngineLoop(engine), clock, requests, workload.arrival_ns, outputs=True)
-    clock.start()
-    loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
-    point = collect(config, workload, engine, loop, log, clock.now_ns)
-    outputs = {
-        (number, output.index): output.token_ids
-        for number, response in loop.responses.items()
-        for output in response.outputs
-        if output.token_ids
-    }
-    return replace(point, outputs=outputs, executor_facts=_facts(loaded))
+    point = serve(config, workload, loaded.engine, clock, vocab_size, ids_matter=True, facts={})
+    return replace(point, executor_facts=_facts(loaded))
 
 
 def follow(config: ExperimentConfig, log: Mapping[str, Sequence[int]], facts: Mapping[str, Any]) -> Point:
@@ -113,7 +96,7 @@ def follow(config: ExperimentConfig, log: Mapping[str, Sequence[int]], facts: Ma
     expected = {name: log[name] for name in StepWork._fields}
     costs = TableCostModel("measured steps", log["device_ns"], log["host_ns"], expected)
     cache, scheduler = CacheConfig(**facts["cache"]), SchedulerConfig(**facts["scheduler"])
-    return simulate(config, workload_of(config), cache, scheduler, costs, facts["vocab_size"])
+    return simulate(config, cache, scheduler, costs, facts["vocab_size"])
 
 
 def _facts(loaded: LoadedEngine) -> dict[str, Any]:

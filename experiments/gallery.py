@@ -4,9 +4,9 @@ Scheduler, block tables and ref counts are those that serve models; only the tok
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from experiments.kinds import Outcome, WalkthroughConfig
 from jpaged.config.options import CacheConfig, SchedulerConfig
@@ -17,7 +17,6 @@ from jpaged.core.observe.step_records import StepRecord
 from jpaged.core.plan import MoveKind, SchedulerOutput, StepResult, TokenLogprobs
 from jpaged.core.requests.request import Request, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
-from jpaged.core.requests.sequence import Sequence
 from jpaged.sim.clock import VirtualClock
 from jpaged.sim.cost_model import LinearCostModel
 from jpaged.sim.executor import SimExecutor
@@ -36,29 +35,28 @@ SYSTEM_PROMPT = tuple(range(1, 14))
 REQUESTS = ((0, 1, 5), (5, 2, 20), (4, 1, 16), (6, 3, 14), (3, 2, 16))
 
 
-class Answer(NamedTuple):
-    """What a step's samples give: ids in their order and, for beams, how many continuations of each beam survive."""
-
-    token_ids: tuple[int, ...] = ()
-    survivors: Mapping[int, int] | None = None
-
-
 class Scripted(SyncExecutor):
-    """An executor that reads its answers from a list; each gives what the step's samples need."""
+    """An executor that answers plans as it is told to."""
 
-    def __init__(self, answers: Callable[[int], Answer]) -> None:
-        self._answers = answers
-        self._beams: dict[int, tuple[int, int]] = {}
+    def __init__(self, answer: Callable[[SchedulerOutput], StepResult]) -> None:
+        self._answer = answer
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
-        """The scripted ids; beams get as many likely continuations as are to survive."""
-        for admitted in plan.admitted:
-            self._beams[admitted.lane] = (admitted.index, admitted.params.logprobs or 0)
-        answer = self._answers(plan.step)
-        if answer.survivors is None:
-            return StepResult(answer.token_ids)
-        logprobs = tuple(_likely(answer.survivors, *self._beams[sample.lane]) for sample in plan.samples)
+        """The scripted answer."""
+        return self._answer(plan)
+
+
+def _beams(reshuffles: Mapping[int, Mapping[int, int]]) -> Callable[[SchedulerOutput], StepResult]:
+    """Answers in which every beam survives, but in the steps of `reshuffles`: as many continuations of each as said."""
+    beams: dict[int, tuple[int, int]] = {}
+
+    def answer(plan: SchedulerOutput) -> StepResult:
+        beams.update({each.lane: (each.index, each.params.logprobs or 0) for each in plan.admitted})
+        survivors = reshuffles.get(plan.step, {0: 1, 1: 1, 2: 1, 3: 1})
+        logprobs = tuple(_likely(survivors, *beams[sample.lane]) for sample in plan.samples)
         return StepResult(tuple(entry.top_ids[0] for entry in logprobs), logprobs)
+
+    return answer
 
 
 def _likely(survivors: Mapping[int, int], beam: int, count: int) -> TokenLogprobs:
@@ -84,20 +82,11 @@ def run(config: WalkthroughConfig) -> Outcome:
 
 def fig8() -> list[str]:
     """Fig. 8: two samples of one prompt share its blocks 7 and 1; the first write into block 1 copies it to block 3."""
-    script = {
-        0: Answer((WORDS.index("fathers"), WORDS.index("mothers"))),
-        1: Answer((WORDS.index("brought"),) * 2),
-        2: Answer((WORDS.index("forth"),) * 2),
-    }
-    engine = _engine(lambda step: script[step])
+    script = (("fathers", "mothers"), ("brought", "brought"), ("forth", "forth"))
+    engine = _engine(lambda plan: StepResult(tuple(map(WORDS.index, script[plan.step]))))
     _deal(engine, [7, 1, 3])
-    engine.add(
-        Request(
-            request_id="A",
-            prompt_token_ids=tuple(range(7)),
-            params=SamplingParams(n=2, max_tokens=4, ignore_eos=True),
-        )
-    )
+    params = SamplingParams(n=2, max_tokens=4, ignore_eos=True)
+    engine.add(Request(request_id="A", prompt_token_ids=tuple(range(7)), params=params))
     lines = ["Fig. 8: parallel sampling, two samples A1 and A2 of one request, pages of 4 tokens.", ""]
     titles = {
         0: "The prompt is computed once. Both samples map their logical blocks 0 and 1 to blocks 7 and 1.",
@@ -114,7 +103,7 @@ def fig9() -> list[str]:
     """Fig. 9: four beams; blocks 2, 4, 5 and 8 are freed when the best four all descend from candidates 1 and 2."""
     # Steps run from 0; the prompt fills block 0. Where a block has just been filled, some beams take over others.
     reshuffles = {0: {0: 4}, 4: {0: 3, 3: 1}, 8: {0: 3, 3: 1}, 12: {1: 2, 2: 2}}
-    engine = _engine(lambda step: Answer(survivors=reshuffles.get(step, {0: 1, 1: 1, 2: 1, 3: 1})))
+    engine = _engine(_beams(reshuffles))
     deals = {0: [0], 1: [1, 13, 14, 2], 5: [3, 13, 14, 4], 9: [5, 6, 7, 8], 13: [9, 10, 11, 12]}
     beam = BeamSearchParams(beam_width=4, max_tokens=24, ignore_eos=True)
     engine.add(Request(request_id="B", prompt_token_ids=(0, 1, 2, 3), params=beam_params(beam, 0), beam=beam))
@@ -139,11 +128,11 @@ def fig9() -> list[str]:
     return lines
 
 
-def _engine(answers: Callable[[int], Answer]) -> Engine:
+def _engine(answer: Callable[[SchedulerOutput], StepResult]) -> Engine:
     return Engine(
         SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=32),
         CacheConfig(num_pages=NUM_BLOCKS, page_size=PAGE_SIZE, enable_prefix_caching=False, watermark=0.0),
-        Scripted(answers),
+        Scripted(answer),
         vocab_size=len(WORDS),
         record_steps=True,
     )
@@ -163,8 +152,8 @@ def _deal(engine: Engine, blocks: list[int]) -> None:
 def _play(engine: Engine, step: int, title: str, *, names: tuple[str, ...], words: tuple[str, ...] | None) -> list[str]:
     """Run one step; its title, copies, block tables and ref counts as lines of text."""
     assert engine.recorder is not None
-    before = _ref_counts(engine.recorder.records[-1]) if engine.recorder.records else {}
-    ids = {s.index: list(s.token_ids) for s in _sequences(engine)}
+    before = _ref_counts(engine.recorder.records[-1]) if engine.recorder.records else Counter[int]()
+    ids = {s.index: list(s.token_ids) for group in engine.scheduler.running for s in group.live}
     engine.step()
     record = engine.recorder.records[-1]
     assert record.step == step
@@ -188,16 +177,8 @@ def _play(engine: Engine, step: int, title: str, *, names: tuple[str, ...], word
     return [*lines, ""]
 
 
-def _sequences(engine: Engine) -> list[Sequence]:
-    return [s for group in engine.scheduler.running for s in group.live]
-
-
-def _ref_counts(record: StepRecord) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for table in record.tables:
-        for page in table.pages:
-            counts[page - 1] = counts.get(page - 1, 0) + 1
-    return counts
+def _ref_counts(record: StepRecord) -> Counter[int]:
+    return Counter(page - 1 for table in record.tables for page in table.pages)
 
 
 def records() -> list[StepRecord]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from experiments.config import Config, ExperimentConfig, MetricsSection
-from jpaged.config.declaration import check_options, like, require_choice, require_int
+from jpaged.config.declaration import check_options, like, option
 from jpaged.config.options import CacheConfig, ParallelConfig
 from jpaged.fleet.router import ROUTING
 from jpaged.sim.links import link_named
@@ -31,19 +31,17 @@ class Outcome:
 class FleetSection:
     """Engines of one GPU each: `num_colocated` alike, or `num_prefill` and `num_decode` that share the work."""
 
-    num_colocated: int = 0
-    num_prefill: int = 0
-    num_decode: int = 0
+    num_colocated: int = option(0, "Engines that do the whole work.", low=0)
+    num_prefill: int = option(0, "Engines that compute prompts alone.", low=0)
+    num_decode: int = option(0, "Engines that go on from there.", low=0)
     link: str = "nvlink3"
-    routing: str = "least_outstanding_tokens"
+    routing: str = option("least_outstanding_tokens", "Who gets a request.", choices=tuple(ROUTING))
     max_num_batched_tokens: int = 2048
     chunked_prefill: bool = True
     enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_colocated", "num_prefill", "num_decode"):
-            require_int(f"fleet.{name}", getattr(self, name), 0, None)
-        require_choice("fleet.routing", self.routing, tuple(ROUTING))
+        check_options(self)
         link_named(self.link)
         apart = bool(self.num_prefill and self.num_decode)
         if bool(self.num_colocated) == apart or bool(self.num_prefill) != bool(self.num_decode):
@@ -100,15 +98,10 @@ class KVCacheDtypeConfig(Config):
 
     model: str = "smollm2-135m"
     kv_cache_dtype: str = like(CacheConfig, "kv_cache_dtype", "int8")
-    num_tokens: int = 20_000
-    window: int = 1024
-    num_runs: int = 8
-    run_tokens: int = 64
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        for name in ("num_tokens", "window", "num_runs", "run_tokens"):
-            require_int(name, getattr(self, name), 1, None)
+    num_tokens: int = option(20_000, "Tokens of text to predict.", low=1)
+    window: int = option(1024, "Tokens of each piece of the text.", low=1)
+    num_runs: int = option(8, "Greedy runs.", low=1)
+    run_tokens: int = option(64, "Tokens of each run.", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +119,10 @@ class CompiledShardingConfig(Config):
         "aliased", "num_tokens", "predicted_step_ms", "predicted_speedup", "compile_seconds",
     )  # fmt: skip
 
-    model: str = "opt-13b"
-    shards: int = 1
+    model: str = option("opt-13b", "Whose decode step.", choices=tuple(PRESETS))
+    shards: int = option(1, "Devices.", low=1)
     style: str = like(ParallelConfig, "parallel_style", "shard_map")
     layers: int | None = 4
-
-    def __post_init__(self) -> None:
-        require_choice("model", self.model, tuple(PRESETS))
-        check_options(self)
-        require_int("shards", self.shards, 1, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +136,8 @@ class EmulatedShardingConfig(Config):
         "tokens", "same_tokens", "collectives", "bytes_per_step", "pool_bytes_per_device", "preemptions", "ms_per_step",
     )  # fmt: skip
 
-    shards: int = 1
+    shards: int = option(1, "Devices.", low=1)
     style: str = like(ParallelConfig, "parallel_style", "shard_map")
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        require_int("shards", self.shards, 1, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,35 +147,22 @@ class WalkthroughConfig(Config):
     kind: ClassVar[str] = "walkthrough"
     results: ClassVar[tuple[str, ...]] = ("num_steps",)
 
-    figure: str = "fig8"
-
-    def __post_init__(self) -> None:
-        require_choice("figure", self.figure, ("fig8", "fig9", "page_map"))
+    figure: str = option("fig8", "What is shown.", choices=("fig8", "fig9", "page_map"))
 
 
-KINDS: dict[str, type[Config]] = {
-    kind.kind: kind
-    for kind in (
-        ExperimentConfig,
-        FleetConfig,
-        KVCacheDtypeConfig,
-        CompiledShardingConfig,
-        EmulatedShardingConfig,
-        WalkthroughConfig,
-    )
+_RUNNERS: dict[type[Config], str] = {
+    ExperimentConfig: "experiments.serving",
+    FleetConfig: "experiments.fleet",
+    KVCacheDtypeConfig: "experiments.kv_cache_dtype",
+    CompiledShardingConfig: "experiments.sharding.compiled_scaling",
+    EmulatedShardingConfig: "experiments.sharding.emulated_scaling",
+    WalkthroughConfig: "experiments.gallery",
 }
-_RUNNERS = {
-    "serving": "experiments.serving",
-    "fleet": "experiments.fleet",
-    "kv_cache_dtype": "experiments.kv_cache_dtype",
-    "compiled_sharding": "experiments.sharding.compiled_scaling",
-    "emulated_sharding": "experiments.sharding.emulated_scaling",
-    "walkthrough": "experiments.gallery",
-}
+KINDS = {kind.kind: kind for kind in _RUNNERS}
 
 
 def run(config: Config) -> Outcome:
     """Run a config of any kind. Raises ValueError, with the remedy, for what cannot be run as it says."""
-    outcome = importlib.import_module(_RUNNERS[config.kind]).run(config)
+    outcome = importlib.import_module(_RUNNERS[type(config)]).run(config)
     assert not config.results or tuple(outcome.summary) == config.results, "every run has every number of its kind"
     return outcome

@@ -1,10 +1,11 @@
-"""A workload served by the real scheduler, under either executor, and all that came of it in columns.
+"""A workload served by the real scheduler, and all that came of it in columns; whole under the simulated executor.
 
 The same config gives the same simulated Point.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from experiments.traces import TRACES
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine
 from jpaged.core.engine_loop import EngineLoop
-from jpaged.core.open_loop import OpenLoop
+from jpaged.core.open_loop import OpenLoop, TimedClock
 from jpaged.core.requests.request import Request, RequestMetrics, beam_params
 from jpaged.core.requests.sampling_params import BeamSearchParams, SamplingParams
 from jpaged.sim.clock import VirtualClock
@@ -24,17 +25,19 @@ from jpaged.sim.run_log import ObservedExecutor, RunLog
 from jpaged.sim.stride import Stride
 from jpaged.workloads import Workload, build_workload
 
-REQUEST_COLUMNS = (
-    "arrival_ns",
-    "prompt_tokens",
-    "output_tokens",
-    "first_scheduled_ns",
-    "first_token_ns",
-    "finished_ns",
-    "num_preemptions",
-    "num_preemptions_swap",
-    "num_cached_tokens",
-)
+# Of a request: what its workload says, when things happened to it (0: never), and how often.
+_GIVEN = ("arrival_ns", "prompt_tokens", "output_tokens")
+REQUEST_TIMES = ("first_scheduled_ns", "first_token_ns", "finished_ns")
+_COUNTS = ("num_preemptions", "num_preemptions_swap", "num_cached_tokens")
+REQUEST_COLUMNS = (*_GIVEN, *REQUEST_TIMES, *_COUNTS)
+
+
+class RunClock(TimedClock, Protocol):
+    """A clock for a run after some preparation."""
+
+    def restart(self) -> None:
+        """Begin at 0 now."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,24 +75,11 @@ class Point:
         return (starts >= self.config.metrics.start_s) & (starts < end)
 
 
-def run_point(config: ExperimentConfig) -> Point:
-    """Run a config to its end.
-
-    Raises ValueError, with the remedy, for what cannot be run as it says, and where every request is refused.
-    """
-    if config.executor.kind == "jax":
-        from experiments.device_point import run_device_point
-
-        point = run_device_point(config)
-    else:
-        model = preset(config.model.name)
-        cache, scheduler = engine_configs(config, model)
-        costs = cost_model(config, model)
-        point = simulate(config, workload_of(config), cache, scheduler, costs, model.vocab_size)
-    count = len(point.workload)
-    if len(point.refused) == count:
-        raise ValueError(f"{count} of {count} requests were refused: {point.refused[min(point.refused)]}")
-    return point
+def simulated_point(config: ExperimentConfig) -> Point:
+    """Run a config on the simulated executor. Raises ValueError, with the remedy, for what cannot be run."""
+    model = preset(config.model.name)
+    cache, scheduler = engine_configs(config, model)
+    return simulate(config, cache, scheduler, cost_model(config, model), model.vocab_size)
 
 
 def workload_of(config: ExperimentConfig) -> Workload:
@@ -105,30 +95,88 @@ def workload_of(config: ExperimentConfig) -> Workload:
 
 
 def simulate(
-    config: ExperimentConfig,
-    workload: Workload,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-    costs: CostModel,
-    vocab_size: int,
+    config: ExperimentConfig, cache: CacheConfig, scheduler: SchedulerConfig, costs: CostModel, vocab_size: int
 ) -> Point:
     """What the scheduler makes of the workload in the times of `costs`."""
-    clock = VirtualClock()
+    workload, clock = workload_of(config), VirtualClock()
     # A table says what steps took, whatever was padded in them.
     padded = scheduler.batching == "static" and not isinstance(costs, TableCostModel)
     executor = SimExecutor(costs, clock, config.seed, page_size=cache.page_size, padded=padded)
-    observed = ObservedExecutor(executor, clock)
-    engine = Engine(scheduler, cache, observed, vocab_size=vocab_size, clock=clock)
+    engine = Engine(scheduler, cache, ObservedExecutor(executor, clock), vocab_size=vocab_size, clock=clock)
+    strided = executor if config.executor.strides else None
+    return serve(config, workload, engine, clock, vocab_size, ids_matter=cache.enable_prefix_caching, strided=strided)
+
+
+def serve(
+    config: ExperimentConfig,
+    workload: Workload,
+    engine: Engine,
+    clock: RunClock,
+    vocab_size: int,
+    *,
+    ids_matter: bool,
+    strided: SimExecutor | None = None,
+    facts: dict[str, Any] | None = None,
+) -> Point:
+    """All that comes of the workload in an engine over an ObservedExecutor.
+
+    `strided`: a simulated executor that may run several decode steps at once. `facts`: of a real executor, whose
+    tokens are kept too.
+    """
+    observed = engine.executor
+    assert isinstance(observed, ObservedExecutor)
     if config.decoding.pin_prefix:
         pin_prefix(engine, workload, vocab_size)
-        clock.restart()
     log = RunLog(engine, digest=True)
     observed.observer = log.add
-    requests = requests_of(config, workload, vocab_size, ids_matter=cache.enable_prefix_caching)
-    leap = Stride(engine, executor, log) if config.executor.strides else None
-    loop = OpenLoop(EngineLoop(engine), clock, requests, workload.arrival_ns, leap=leap)
+    requests = requests_of(config, workload, vocab_size, ids_matter=ids_matter)
+    leap = None if strided is None else Stride(engine, strided, log)
+    real = facts is not None
+    loop = OpenLoop(EngineLoop(engine), clock, requests, workload.arrival_ns, leap=leap, outputs=real)
+    clock.restart()
     loop.run(None if config.stop_at_s is None else round(config.stop_at_s * 1e9))
-    return collect(config, workload, engine, loop, log, clock.now_ns)
+    assert log.digest is not None
+    metrics = [m or RequestMetrics(arrival=0.0) for m in loop.metrics]
+    return Point(
+        config=config,
+        workload=workload,
+        requests=_columns(_request_columns(workload, metrics)),
+        steps=_columns(log.columns()),
+        itl_ns=np.rint(np.array([gap for m in metrics for gap in m.itl]) * 1e9).astype(np.int64),
+        stats=dict(engine.stats_dict()),
+        plan_digest=log.digest.hexdigest(),
+        num_pages=engine.scheduler.cache.pool.num_pages,
+        end_ns=clock.now_ns,
+        refused=loop.refused,
+        outputs=_outputs(loop) if real else None,
+        executor_facts=facts or {},
+    )
+
+
+def _columns(columns: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    return {name: np.array(column, np.int64) for name, column in columns.items()}
+
+
+def _request_columns(workload: Workload, seen: list[RequestMetrics]) -> dict[str, Sequence[int]]:
+    """REQUEST_COLUMNS, a number for each request; of those that never came zeros."""
+    metrics = seen + [RequestMetrics(arrival=0.0)] * (len(workload) - len(seen))
+    return {
+        **{name: getattr(workload, name) for name in _GIVEN},
+        **{
+            name: [round((getattr(m, name.removesuffix("_ns")) or 0.0) * 1e9) for m in metrics]
+            for name in REQUEST_TIMES
+        },
+        **{name: [getattr(m, name) for m in metrics] for name in _COUNTS},
+    }
+
+
+def _outputs(loop: OpenLoop) -> dict[tuple[int, int], list[int]]:
+    return {
+        (number, output.index): output.token_ids
+        for number, response in loop.responses.items()
+        for output in response.outputs
+        if output.token_ids
+    }
 
 
 def requests_of(config: ExperimentConfig, workload: Workload, vocab_size: int, *, ids_matter: bool) -> list[Request]:
@@ -153,45 +201,6 @@ def requests_of(config: ExperimentConfig, workload: Workload, vocab_size: int, *
             )
         )
     return made
-
-
-def collect(
-    config: ExperimentConfig, workload: Workload, engine: Engine, loop: OpenLoop, log: RunLog, end_ns: int
-) -> Point:
-    """All that came of a run, in columns."""
-    assert log.digest is not None
-    seen = len(loop.metrics)
-    rows = [_request_row(m) for m in loop.metrics] + [(0,) * 6] * (len(workload) - seen)
-    columns = zip(*rows, strict=True) if rows else [()] * 6
-    made = (np.array(column, np.int64) for column in columns)
-    requests: dict[str, np.ndarray] = dict(zip(REQUEST_COLUMNS[3:], made, strict=True))
-    for name in REQUEST_COLUMNS[:3]:
-        requests[name] = np.array(getattr(workload, name), np.int64)
-    itl = [gap for m in loop.metrics if m is not None for gap in m.itl]
-    return Point(
-        config=config,
-        workload=workload,
-        requests={name: requests[name] for name in REQUEST_COLUMNS},
-        steps={name: np.array(column, np.int64) for name, column in log.columns().items()},
-        itl_ns=np.rint(np.array(itl) * 1e9).astype(np.int64),
-        stats=dict(engine.stats_dict()),
-        plan_digest=log.digest.hexdigest(),
-        num_pages=engine.scheduler.cache.pool.num_pages,
-        end_ns=end_ns,
-        refused=loop.refused,
-    )
-
-
-def _request_row(metrics: RequestMetrics | None) -> tuple[int, ...]:
-    if metrics is None:
-        return (0,) * 6
-    times = (metrics.first_scheduled, metrics.first_token, metrics.finished)
-    return (
-        *(0 if time is None else round(time * 1e9) for time in times),
-        metrics.num_preemptions,
-        metrics.num_preemptions_swap,
-        metrics.num_cached_tokens,
-    )
 
 
 def decoding_params(config: ExperimentConfig, output: int) -> tuple[SamplingParams, BeamSearchParams | None]:

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.config import Config
 from experiments.files import dump_yaml, to_plain
 from experiments.kinds import Outcome, Summary
-from experiments.provenance import provenance
+from experiments.provenance import provenance, sha256_of
 
 # What a run leaves whatever its kind; the two of these that are no part of what is compared.
 _ALWAYS = ("config.yaml", "summary.json", "provenance.json")
@@ -60,9 +60,9 @@ def read_summary(folder: Path) -> Summary:
     try:
         summary = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path}: is no JSON ({error}); remove the folder and run its config again") from None
+        raise _damaged(path, f"is no JSON ({error})") from None
     if not isinstance(summary, dict) or not summary:
-        raise ValueError(f"{path}: holds no summary; remove the folder and run its config again")
+        raise _damaged(path, "holds no summary")
     return summary
 
 
@@ -81,9 +81,7 @@ def _recorded_digests(folder: Path) -> dict[str, str]:
         digests = {}
     missing = [name for name in _ALWAYS if name not in digests]
     if missing:
-        raise ValueError(
-            f"{path}: is damaged: it does not name {missing[0]}; remove the folder and run its config again"
-        )
+        raise _damaged(path, f"is damaged: it does not name {missing[0]}")
     return digests
 
 
@@ -91,13 +89,13 @@ def _check_file(path: Path, digest: str) -> None:
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); remove the folder and run its config again"
-        ) from None
+        raise _damaged(path, f"cannot be read ({error.strerror})") from None
     if found != digest:
-        raise ValueError(
-            f"{path}: is damaged: its SHA-256 is not the one in DONE; remove the folder and run its config again"
-        )
+        raise _damaged(path, "is damaged: its SHA-256 is not the one in DONE")
+
+
+def _damaged(path: Path, how: str) -> ValueError:
+    return ValueError(f"{path}: {how}; remove the folder and run its config again")
 
 
 def compare_runs(
@@ -109,7 +107,7 @@ def compare_runs(
     """
     lines: list[str] = []
     for name in names or [name for name in _recorded_digests(recorded) if name not in _NOT_COMPARED]:
-        if _bytes(recorded / name) == _bytes(again / name):
+        if sha256_of(recorded / name) == sha256_of(again / name):
             continue
         told: list[str] = []
         if name == "summary.json":
@@ -132,10 +130,6 @@ def _replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         (partial / name).write_bytes(data)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
-
-
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
 
 
 def _json(facts: Any) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.config import ExperimentConfig
 from experiments.kinds import Outcome
-from experiments.point import Point, run_point
+from experiments.point import REQUEST_TIMES, Point, simulated_point
 from experiments.provenance import sha256_of
 from experiments.summary import summarize
 from jpaged.core.observe.plan_digest import ENCODING_VERSION
@@ -26,10 +26,6 @@ FACT_FILES = ("config.yaml", "requests.csv.gz", "steps.csv.gz")
 TIME_FILES = ("summary.json", "request_times.csv.gz", "step_times.csv.gz")
 # The tokens of a real executor.
 OUTPUTS_FILE = "outputs.jsonl.gz"
-_TIMES = {
-    "requests": ("first_scheduled_ns", "first_token_ns", "finished_ns"),
-    "steps": ("start_ns", "end_ns"),
-}
 Columns = dict[str, Sequence[int] | np.ndarray]
 
 
@@ -38,14 +34,31 @@ def run(config: ExperimentConfig) -> Outcome:
     return outcome_of(run_point(config))
 
 
+def run_point(config: ExperimentConfig) -> Point:
+    """Run a config to its end.
+
+    Raises ValueError, with the remedy, for what cannot be run as it says, and where every request is refused.
+    """
+    if config.executor.kind == "jax":
+        from experiments.device_point import run_device_point
+
+        point = run_device_point(config)
+    else:
+        point = simulated_point(config)
+    count = len(point.workload)
+    if len(point.refused) == count:
+        raise ValueError(f"{count} of {count} requests were refused: {point.refused[min(point.refused)]}")
+    return point
+
+
 def outcome_of(point: Point) -> Outcome:
     """All that is kept of a point."""
     files = {
         "requests.csv.gz": _table(_request_facts(point)),
         "request_times.csv.gz": _table(
-            {"request": range(len(point.finished)), **{name: point.requests[name] for name in _TIMES["requests"]}}
+            {"request": range(len(point.finished)), **{name: point.requests[name] for name in REQUEST_TIMES}}
         ),
-        "steps.csv.gz": _table({k: v for k, v in point.steps.items() if k not in _TIMES["steps"]}),
+        "steps.csv.gz": _table({k: v for k, v in point.steps.items() if k not in ("start_ns", "end_ns")}),
         "step_times.csv.gz": _table(step_log(point)),
     }
     if point.refused:
@@ -76,7 +89,7 @@ def _facts(point: Point) -> dict[str, object]:
 
 
 def _request_facts(point: Point) -> Columns:
-    facts = {name: column for name, column in point.requests.items() if name not in _TIMES["requests"]}
+    facts = {name: column for name, column in point.requests.items() if name not in REQUEST_TIMES}
     refused = [int(number in point.refused) for number in range(len(point.finished))]
     return {"request": range(len(refused)), **facts, "finished": point.finished.astype(int), "refused": refused}
 

@@ -3,6 +3,8 @@
 Times and rates are named and defined as vLLM's bench has them; None where there is nothing to measure.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from experiments.kinds import Summary
@@ -13,6 +15,7 @@ from experiments.point import Point
 _GROWTH, _GROWTH_OF_REQUESTS, _LEAST_GROWTH = 1.2, 0.02, 2.0
 # A run that was stopped has kept up if it finished this much of what arrived.
 _KEPT_UP = 0.9
+Columns = dict[str, np.ndarray]
 _MEMORY = ("token", "reserved", "internal", "rounding", "free")
 
 
@@ -25,25 +28,30 @@ def summarize(point: Point) -> Summary:
     `mean_running_...`, `kv_..._share`, `sharing_saved`: means over the steps of the metrics' window (`..._timed`:
     weighted by their durations); shares are of the pool's slots, `kv_waste_share` of those that are held.
     """
+    requests = {name: column[point.finished] for name, column in point.requests.items()}
+    steps = {name: column[point.window()] for name, column in point.steps.items()}
+    times = _times_ms(point, requests)
+    saturated, reason = _saturation(point)
     return {
-        **_counts(point),
-        **_latencies(point),
-        **_running(point),
-        **_memory(point),
+        **_counts(point, requests, _good(point, times, requests["output_tokens"])),
+        **_latencies(times, requests),
+        "num_steps": len(point.steps["step"]),
+        "num_steps_in_window": len(steps["step"]),
+        **_running(steps),
+        **_memory(point, steps),
         **_engine(point),
-        **_saturation(point),
+        "saturated": saturated,
+        "saturation_reason": reason,
     }
 
 
-def _counts(point: Point) -> Summary:
-    done, r = point.finished, point.requests
+def _counts(point: Point, requests: Columns, good: int | None) -> Summary:
     duration = point.end_ns / 1e9
-    inputs = int(r["prompt_tokens"][done].sum())
-    outputs = int(r["output_tokens"][done].sum()) * point.config.decoding.n
-    completed = int(done.sum())
-    good = _good(point)
+    inputs = int(requests["prompt_tokens"].sum())
+    outputs = int(requests["output_tokens"].sum()) * point.config.decoding.n
+    completed = int(point.finished.sum())
     return {
-        "num_requests": len(done),
+        "num_requests": len(point.finished),
         "duration": duration,
         "completed": completed,
         "failed": len(point.refused),
@@ -57,41 +65,38 @@ def _counts(point: Point) -> Summary:
     }
 
 
-def _good(point: Point) -> int | None:
+def _good(point: Point, times: Columns, outputs: np.ndarray) -> int | None:
     """Finished requests within the limits, None if none are given. A request of one token has no TPOT to keep."""
-    limits, times = point.config.metrics, _times_ms(point)
+    limits = point.config.metrics
     if limits.slo_ttft_ms is None and limits.slo_tpot_ms is None:
         return None
-    good = np.ones(len(times["ttft"]), bool)
+    good = np.ones(len(outputs), bool)
     if limits.slo_ttft_ms is not None:
         good &= times["ttft"] <= limits.slo_ttft_ms
     if limits.slo_tpot_ms is not None:
-        several = point.requests["output_tokens"][point.finished] > 1
-        good[several] &= times["tpot"] <= limits.slo_tpot_ms
+        good[outputs > 1] &= times["tpot"] <= limits.slo_tpot_ms
     return int(good.sum())
 
 
-def _times_ms(point: Point) -> dict[str, np.ndarray]:
+def _times_ms(point: Point, requests: Columns) -> Columns:
     """Times of the finished requests; TPOT of those alone that have more than one token."""
-    r = {name: column[point.finished] for name, column in point.requests.items()}
-    e2el, ttft = r["finished_ns"] - r["arrival_ns"], r["first_token_ns"] - r["arrival_ns"]
-    several = r["output_tokens"] > 1
-    tpot = (e2el - ttft)[several] / (r["output_tokens"][several] - 1)
+    e2el, ttft = (requests[name] - requests["arrival_ns"] for name in ("finished_ns", "first_token_ns"))
+    several = requests["output_tokens"] > 1
+    tpot = (e2el - ttft)[several] / (requests["output_tokens"][several] - 1)
     times = {"ttft": ttft, "tpot": tpot, "itl": point.itl_ns, "e2el": e2el}
     return {name: column / 1e6 for name, column in times.items()}
 
 
-def _latencies(point: Point) -> Summary:
+def _latencies(times: Columns, requests: Columns) -> Summary:
     found: Summary = {}
-    for name, times in _times_ms(point).items():
+    for name, column in times.items():
         found |= {
-            f"mean_{name}_ms": _mean(times),
-            f"median_{name}_ms": _percentile(times, 50),
-            f"std_{name}_ms": float(np.std(times)) if len(times) else None,
-            f"p99_{name}_ms": _percentile(times, 99),
+            f"mean_{name}_ms": _mean(column),
+            f"median_{name}_ms": _percentile(column, 50),
+            f"std_{name}_ms": float(np.std(column)) if len(column) else None,
+            f"p99_{name}_ms": _percentile(column, 99),
         }
-    r = {name: column[point.finished] for name, column in point.requests.items()}
-    normalized = (r["finished_ns"] - r["arrival_ns"]) / 1e9 / r["output_tokens"]
+    normalized = (requests["finished_ns"] - requests["arrival_ns"]) / 1e9 / requests["output_tokens"]
     return {
         **found,
         "mean_normalized_latency_s": _mean(normalized),
@@ -100,18 +105,15 @@ def _latencies(point: Point) -> Summary:
     }
 
 
-def _running(point: Point) -> Summary:
-    steps = {name: column[point.window()] for name, column in point.steps.items()}
-    spans = steps["end_ns"] - steps["start_ns"]
-    found: Summary = {"num_steps": len(point.steps["step"]), "num_steps_in_window": len(spans)}
+def _running(steps: Columns) -> Summary:
+    spans, found = steps["end_ns"] - steps["start_ns"], Summary()
     for name, column in (("requests", "num_groups"), ("sequences", "num_sequences")):
         found[f"mean_running_{name}"] = _mean(steps[column])
         found[f"mean_running_{name}_timed"] = _ratio(float(np.dot(steps[column], spans)), float(spans.sum()))
     return found
 
 
-def _memory(point: Point) -> Summary:
-    steps = {name: column[point.window()] for name, column in point.steps.items()}
+def _memory(point: Point, steps: Columns) -> Summary:
     # One name differs: MemoryUse counts tokens.
     slots = {name: steps["tokens_slots" if name == "token" else f"{name}_slots"] for name in _MEMORY}
     total = point.num_pages * point.config.cache.page_size
@@ -140,19 +142,19 @@ def _engine(point: Point) -> Summary:
     }
 
 
-def _saturation(point: Point) -> Summary:
+def _came(point: Point) -> tuple[np.ndarray, np.ndarray]:
+    """When the requests came that were not refused, and when they ended (0: they did not).
+
+    Where the run was stopped, later requests never came.
+    """
+    came = point.requests["arrival_ns"] <= point.end_ns
+    came[list(point.refused)] = False
+    return point.requests["arrival_ns"][came], point.requests["finished_ns"][came]
+
+
+def _saturation(point: Point) -> tuple[bool | None, str]:
     """Whether requests came faster than they could be served, and the numbers that say so."""
-    verdict, reason = _verdict(point)
-    return {"saturated": verdict, "saturation_reason": reason}
-
-
-def _verdict(point: Point) -> tuple[bool | None, str]:
-    served = np.ones(len(point.requests["arrival_ns"]), bool)
-    served[list(point.refused)] = False
-    arrivals, ends = point.requests["arrival_ns"][served], point.requests["finished_ns"][served]
-    # Where the run was stopped, later requests never came.
-    came = arrivals <= point.end_ns
-    arrivals, ends = arrivals[came], ends[came]
+    arrivals, ends = _came(point)
     completed, arrived = int((ends > 0).sum()), len(arrivals)
     if not arrived or arrivals[-1] == arrivals[0]:
         return None, "all requests came at once: there is no rate to keep up with"
@@ -168,9 +170,8 @@ def _mean_outstanding(arrivals: np.ndarray, ends: np.ndarray) -> tuple[float, fl
     """Mean numbers of requests that have come and not ended, over the third and fourth quarter of the arrivals."""
     start, span = int(arrivals[0]), int(arrivals[-1] - arrivals[0])
     stops = np.where(ends > 0, ends, arrivals[-1])
-    marks = [start + span * quarters // 4 for quarters in (2, 3, 4)]
     means: list[float] = []
-    for low, high in ((marks[0], marks[1]), (marks[1], marks[2])):
+    for low, high in pairwise(start + span * quarters // 4 for quarters in (2, 3, 4)):
         inside = np.minimum(stops, high) - np.maximum(arrivals, low)
         means.append(float(np.maximum(inside, 0).sum()) / max(1, high - low))
     return means[0], means[1]
@@ -178,10 +179,8 @@ def _mean_outstanding(arrivals: np.ndarray, ends: np.ndarray) -> tuple[float, fl
 
 def _most_at_once(point: Point) -> int:
     """The largest number of requests that have come and not ended."""
-    served = np.ones(len(point.requests["arrival_ns"]), bool)
-    served[list(point.refused)] = False
-    arrivals, ends = point.requests["arrival_ns"][served], point.requests["finished_ns"][served]
-    arrivals, ends = arrivals[arrivals <= point.end_ns], ends[ends > 0]
+    arrivals, ends = _came(point)
+    ends = ends[ends > 0]
     times = np.concatenate([ends, arrivals])
     # One that ends when another comes has made room for it.
     changes = np.concatenate([-np.ones(len(ends), np.int64), np.ones(len(arrivals), np.int64)])

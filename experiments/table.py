@@ -66,17 +66,16 @@ def results_warnings(experiment: Experiment, summaries: Sequence[Summary | None]
 
 def write_index(path: Path, experiment: Experiment, summaries: Sequence[Summary | None]) -> None:
     """A CSV with a row per point that has run: its folder, its settings, its whole summary. Raises ValueError."""
-    names = list(dict.fromkeys(name for setting in experiment.settings for name in setting))
     done = [
         {"run": config.digest(), **setting, **summary}
         for config, setting, summary in zip(experiment.configs, experiment.settings, summaries, strict=True)
         if summary is not None
     ]
-    keys = list(done[0].keys() - set(names) - {"run"}) if done else []
-    keys.sort(key=list(done[0]).index if done else None)
+    swept = (name for setting in experiment.settings for name in setting)
+    keys = dict.fromkeys(["run", *swept, *(done[0] if done else ())])
     try:
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["run", *names, *keys], lineterminator="\n")
+            writer = csv.DictWriter(file, list(keys), lineterminator="\n")
             writer.writeheader()
             writer.writerows(done)
     except OSError as error:

@@ -3,13 +3,10 @@
 Batches of the real scheduler, capped at a number of requests, under a load that fills them.
 """
 
-from experiments.config import ExperimentConfig
-from experiments.kinds import Summary
 from experiments.paper.memory import GB
-from experiments.paper.plans import Plan
+from experiments.paper.plans import Plan, Run, runs_of
 from experiments.paper.published import published
 from experiments.paper.rows import Result, Row
-from experiments.paper.summaries import number
 from experiments.paper.systems import MAX, VLLM, Setting, config_for
 from models.families import PRESETS
 
@@ -28,11 +25,10 @@ def fig1(full: bool) -> Plan[Result]:
     """The lines of both panels."""
     setting = Setting(duration_s=600 if full else 300)
     cases = [(VLLM, batch) for batch in BATCHES] + [(MAX, batch) for batch in range(1, _MOST_EXISTING + 1)]
-    configs = [
-        config_for(setting, system, 4.0, window=(_START_S, None), stop_at_s=setting.duration_s, max_num_seqs=batch)
-        for system, batch in cases
-    ]
-    found = dict(zip(cases, (yield configs), strict=True))
+    options = {"window": (_START_S, None), "stop_at_s": setting.duration_s}
+    found = yield from runs_of(
+        {(system, batch): config_for(setting, system, 4.0, **options, max_num_seqs=batch) for system, batch in cases}
+    )
     ours = _lines(found)
     return Result(
         figure="1",
@@ -42,40 +38,40 @@ def fig1(full: bool) -> Plan[Result]:
             "the batch is capped by max_num_seqs; existing systems are Orca (Max), where a request holds 2,048 tokens; "
             "profile paper-2023",
         ),
-        rows=(*_throughputs(found, dict(zip(cases, configs, strict=True))), *_slopes(ours)),
-        data={**ours, "weights_GB": _WEIGHTS_GB, "pool_GB": number(found[VLLM, 40], "pages_total") * _PAGE_GB},
-        digests=tuple(config.digest() for config in configs),
+        rows=(*_throughputs(found), *_slopes(ours)),
+        data={**ours, "weights_GB": _WEIGHTS_GB, "pool_GB": found[VLLM, 40].number("pages_total") * _PAGE_GB},
+        digests=tuple(run.digest for run in found.values()),
     )
 
 
-def _lines(found: dict[tuple[str, int], Summary]) -> dict[str, Points]:
+def _lines(found: dict[tuple[str, int], Run]) -> dict[str, Points]:
     """Requests that ran and memory, of both systems; requests that ran and tokens per second."""
 
-    def held(summary: Summary) -> tuple[float, float]:
-        pages = (1 - number(summary, "kv_free_share")) * number(summary, "pages_total")
-        return number(summary, "mean_running_requests"), _WEIGHTS_GB + pages * _PAGE_GB
+    def held(run: Run) -> tuple[float, float]:
+        pages = (1 - run.number("kv_free_share")) * run.number("pages_total")
+        return run.number("mean_running_requests"), _WEIGHTS_GB + pages * _PAGE_GB
 
-    paged = [found[VLLM, batch] for batch in BATCHES]
+    paged, reserved = ([run for (name, _), run in found.items() if name == system] for system in (VLLM, MAX))
     return {
-        EXISTING: [held(found[MAX, batch]) for batch in range(1, _MOST_EXISTING + 1)],
-        VLLM: [held(summary) for summary in paged],
-        THROUGHPUT: [(number(s, "mean_running_requests"), number(s, "output_throughput")) for s in paged],
+        EXISTING: list(map(held, reserved)),
+        VLLM: list(map(held, paged)),
+        THROUGHPUT: [(run.number("mean_running_requests"), run.number("output_throughput")) for run in paged],
     }
 
 
-def _throughputs(found: dict[tuple[str, int], Summary], configs: dict[tuple[str, int], ExperimentConfig]) -> list[Row]:
+def _throughputs(found: dict[tuple[str, int], Run]) -> list[Row]:
     paper = dict(map(tuple, published()["fig1_right"]["bottom"]["series"][THROUGHPUT]))
     return [
         Row(
             figure="Fig. 1 right",
             quantity=f"throughput of {batch} requests at once",
             paper=paper[batch],
-            ours=number(found[VLLM, batch], "output_throughput"),
+            ours=found[VLLM, batch].number("output_throughput"),
             tolerance=0.15,
             unit="token/s",
             reason="the paper's steps take batch / throughput, 39.5 ms at 32 requests; paper-2023, fitted to Fig. 12, "
             "has 28.15 + 32 x (0.219 + 0.00084 x 430 tokens) = 46.7 ms there, and ours computes the prompts in between",
-            digest=configs[VLLM, batch].digest(),
+            digest=found[VLLM, batch].digest,
         )
         for batch in BATCHES
         # Beyond these the pool is full, and the batch no longer what was asked for.

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from experiments.paper.knees import Curve, curve
 from experiments.paper.panels import Panel
-from experiments.paper.plans import Plan, together
+from experiments.paper.plans import Plan, runs_of, together
 from experiments.paper.published import KNEE_S, PublishedPanel, crossing, panel
 from experiments.paper.rows import Result, Row, order_of
-from experiments.paper.summaries import number
 from experiments.paper.systems import ALPACA, FT, SHAREGPT, VLLM, WMT16, config_for
 
 
@@ -26,8 +25,6 @@ def curve_figure(figure: str, panels: list[Panel], full: bool) -> Plan[Result]:
         rows += _rows(p, panel(p.figure, p.letter), found)
         data[p.letter] = {name: {"points": c.points, "knee": c.knee} for name, c in found.items()}
         digests += [digest for c in found.values() for digest in c.digests]
-    if figure == "16":
-        rows = [_held_to_a_tenth(row) for row in rows]
     titles = {
         "12": "One sequence a request",
         "14": "Parallel sampling and beam search",
@@ -54,10 +51,9 @@ def _curve_plan(p: Panel, system: str, full: bool) -> Plan[Curve]:
         return found
     # Run last, so that the search does not start from so wide a bracket.
     rate = dict(p.beyond)[system]
-    config = config_for(setting, system, rate)
-    (summary,) = yield [config]
-    points = sorted({*found.points, (rate, number(summary, "mean_normalized_latency_s"))})
-    return found._replace(points=points, digests=(config.digest(), *found.digests))
+    (run,) = (yield from runs_of({rate: config_for(setting, system, rate)})).values()
+    points = sorted({*found.points, (rate, run.number("mean_normalized_latency_s"))})
+    return found._replace(points=points, digests=(run.digest, *found.digests))
 
 
 def _rows(p: Panel, paper: PublishedPanel, found: dict[str, Curve]) -> list[Row]:
@@ -65,7 +61,6 @@ def _rows(p: Panel, paper: PublishedPanel, found: dict[str, Curve]) -> list[Row]
     published = {name: paper.knee(name) for name in p.systems}
     figure = f"Fig. {p.figure}{f' ({p.letter})' if p.letter else ''}"
     setting = f"{p.setting.model}, {_workload(p)}"
-    fitted = {name: p.fitted_ft if name == FT else p.fitted for name in p.systems}
     rows = [
         Row(
             figure=figure,
@@ -74,7 +69,7 @@ def _rows(p: Panel, paper: PublishedPanel, found: dict[str, Curve]) -> list[Row]
             ours=knees[name],
             tolerance=p.tolerance,
             unit="req/s",
-            fitted=fitted[name],
+            fitted=p.fitted_to(name),
             reason=p.note,
             digest=found[name].digests[-1],
         )
@@ -86,16 +81,24 @@ def _rows(p: Panel, paper: PublishedPanel, found: dict[str, Curve]) -> list[Row]
             quantity=f"rate of vLLM over {name}'s; {setting}",
             paper=round(published[VLLM] / published[name], 4),
             ours=knees[VLLM] / knees[name],
-            tolerance=p.tolerance,
+            tolerance=0.10 if p.figure == "16" else p.tolerance,
             unit="x",
-            fitted=fitted[name] and f"both sides: {fitted[name]}",
+            fitted=p.fitted_to(name) and f"both sides: {p.fitted_to(name)}",
             reason=p.note,
         )
         for name in p.systems
         if name != VLLM
     ]
     rows += _lines_beyond(p, paper, found, figure, setting)
-    return [*rows, _order_row(figure, setting, published, knees)]
+    order = Row(
+        figure=figure,
+        quantity=f"order of the systems at 0.5 s/token; {setting}",
+        paper=order_of(dict(published)),
+        ours=order_of(dict(knees)),
+        kind="order",
+        reason="a consequence of the memory policies",
+    )
+    return [*rows, order]
 
 
 def _lines_beyond(p: Panel, paper: PublishedPanel, found: dict[str, Curve], figure: str, setting: str) -> list[Row]:
@@ -105,8 +108,8 @@ def _lines_beyond(p: Panel, paper: PublishedPanel, found: dict[str, Curve], figu
         start, exit_ = paper.inside[name][-1], paper.above[name][0]
         slope = (exit_[1] - start[1]) / (exit_[0] - start[0])
         ours = dict(found[name].points)
-        fitted = p.fitted_ft if name == FT else p.fitted
-        facts = {"figure": figure, "tolerance": p.tolerance, "fitted": fitted, "digest": found[name].digests[0]}
+        digest = found[name].digests[0]
+        facts = {"figure": figure, "tolerance": p.tolerance, "fitted": p.fitted_to(name), "digest": digest}
         rows += [
             Row(
                 quantity=f"rate at 0.5 s/token, straight from {start[0]:g} to {rate:g} req/s, {name}; {setting}",
@@ -126,21 +129,6 @@ def _lines_beyond(p: Panel, paper: PublishedPanel, found: dict[str, Curve], figu
             ),
         ]
     return rows
-
-
-def _order_row(figure: str, setting: str, published: dict[str, float], knees: dict[str, float]) -> Row:
-    return Row(
-        figure=figure,
-        quantity=f"order of the systems at 0.5 s/token; {setting}",
-        paper=order_of(dict(published)),
-        ours=order_of(dict(knees)),
-        kind="order",
-        reason="a consequence of the memory policies",
-    )
-
-
-def _held_to_a_tenth(row: Row) -> Row:
-    return replace(row, tolerance=0.10) if row.unit == "x" else row
 
 
 def _workload(p: Panel) -> str:

@@ -5,13 +5,10 @@ The paper's own definitions and windows, said in the conditions of each result.
 
 from dataclasses import replace
 
-from experiments.config import ExperimentConfig
-from experiments.kinds import Summary
-from experiments.paper.plans import Plan
+from experiments.paper.plans import Plan, Run, runs_of
 from experiments.paper.published import published
 from experiments.paper.rows import Result, Row
-from experiments.paper.summaries import number
-from experiments.paper.systems import ALPACA, MAX, MODELS, ORACLE, ORCAS, POW2, VLLM, Setting, config_for
+from experiments.paper.systems import ALPACA, MODELS, ORCAS, VLLM, Setting, config_for
 from jpaged.sim.capacity import pages_that_fit
 from jpaged.sim.hardware import hardware_named
 from models.families import PRESETS
@@ -23,33 +20,33 @@ _CAPACITY = "the memory that the driver reports was set so that Table 1's slots 
 
 def table1(full: bool) -> Plan[Result]:
     """Table 1: memory of the models, and the slots of their pools. No run is needed."""
-    del full
     yield []
     rows: list[Row] = []
     data: dict[str, dict[str, float]] = {}
     for name, paper in zip(("opt-13b", "opt-66b", "opt-175b"), published()["table1"], strict=True):
         model, on = PRESETS[name], MODELS[name]
-        size = on.tensor_parallel_size
-        pages = pages_that_fit(model, hardware_named(on.device), tensor_parallel_size=size)
+        pages = pages_that_fit(model, hardware_named(on.device), tensor_parallel_size=on.tensor_parallel_size)
         # The paper prints the same numbers as GB where they are 2^30 bytes and where they are 10^9.
         ours = {
             "param_GB": 2 * model.num_params / GB,
             "kv_GB": pages * 16 * model.kv_bytes_per_token(2) / GIB,
             "slots_K": pages * 16 / 1000,
         }
-        words = {"param_GB": "parameters, 10^9 bytes", "kv_GB": "KV cache, GiB", "slots_K": "slots, thousands"}
-        fitted = {"param_GB": "", "kv_GB": _CAPACITY, "slots_K": _CAPACITY}
-        reasons = {"param_GB": "346 GB of 175B parameters of 2 bytes is unexplained (they are 350 GB)"}
-        for key, value in ours.items():
+        unexplained = "346 GB of 175B parameters of 2 bytes is unexplained (they are 350 GB)"
+        for key, words, fitted, reason in (
+            ("param_GB", "parameters, 10^9 bytes", "", unexplained if name == "opt-175b" else ""),
+            ("kv_GB", "KV cache, GiB", _CAPACITY, ""),
+            ("slots_K", "slots, thousands", _CAPACITY, ""),
+        ):
             rows.append(
                 Row(
                     figure="Table 1",
-                    quantity=f"{name}: {words[key]}",
+                    quantity=f"{name}: {words}",
                     paper=paper[key],
-                    ours=value,
+                    ours=ours[key],
                     tolerance=0.02,
-                    fitted=fitted[key],
-                    reason=reasons.get(key, "") if name == "opt-175b" else "",
+                    fitted=fitted,
+                    reason=reason,
                 )
             )
         data[name] = {**ours, "pages": pages}
@@ -64,29 +61,25 @@ def table1(full: bool) -> Plan[Result]:
 
 def fig2(full: bool, *, duration_s: float = 900.0, start_s: float = 300.0) -> Plan[Result]:
     """Fig. 2: for what the slots of the pool are used, under four systems that are all overloaded."""
-    del full
-    systems = (MAX, POW2, ORACLE, VLLM)
+    options = {"window": (start_s, duration_s), "stop_at_s": duration_s}
     setting = Setting(duration_s=duration_s)
-    configs = [config_for(setting, name, 4.0, window=(start_s, duration_s), stop_at_s=duration_s) for name in systems]
-    summaries = yield configs
-    rows: list[Row] = []
-    data: dict[str, list[float]] = {}
-    for name, config, summary in zip(systems, configs, summaries, strict=True):
-        data[name] = _fig2_shares(name, summary)
-        for share, paper, ours in zip(SHARES, published()["fig2"]["vector"][name], data[name], strict=True):
-            rows.append(
-                Row(
-                    figure="Fig. 2",
-                    quantity=f"{name}: {share}",
-                    paper=paper,
-                    ours=ours,
-                    tolerance=1.5,
-                    kind="difference",
-                    unit="% of the slots",
-                    reason="follows from lengths and memory policy alone, whatever a step takes",
-                    digest=config.digest(),
-                )
-            )
+    found = yield from runs_of({name: config_for(setting, name, 4.0, **options) for name in (*ORCAS, VLLM)})
+    data = {name: _fig2_shares(name, run) for name, run in found.items()}
+    rows = [
+        Row(
+            figure="Fig. 2",
+            quantity=f"{name}: {share}",
+            paper=paper,
+            ours=ours,
+            tolerance=1.5,
+            kind="difference",
+            unit="% of the slots",
+            reason="follows from lengths and memory policy alone, whatever a step takes",
+            digest=run.digest,
+        )
+        for name, run in found.items()
+        for share, paper, ours in zip(SHARES, published()["fig2"]["vector"][name], data[name], strict=True)
+    ]
     return Result(
         figure="2",
         title="Fig. 2. What the KV memory holds, OPT-13B, ShareGPT",
@@ -97,13 +90,13 @@ def fig2(full: bool, *, duration_s: float = 900.0, start_s: float = 300.0) -> Pl
         ),
         rows=tuple(rows),
         data=data,
-        digests=tuple(config.digest() for config in configs),
+        digests=tuple(run.digest for run in found.values()),
     )
 
 
-def _fig2_shares(system: str, summary: Summary) -> list[float]:
+def _fig2_shares(system: str, run: Run) -> list[float]:
     token, reserved, internal, rounding, free = (
-        100 * number(summary, f"kv_{part}_share") for part in ("token", "reserved", "internal", "rounding", "free")
+        100 * run.number(f"kv_{part}_share") for part in ("token", "reserved", "internal", "rounding", "free")
     )
     if system == VLLM:
         return [token, free / 2, free / 2, internal]
@@ -112,22 +105,44 @@ def _fig2_shares(system: str, summary: Summary) -> list[float]:
 
 def fig13(full: bool) -> Plan[Result]:
     """Fig. 13: how many requests run at once."""
+    sharegpt, alpaca = "ShareGPT 2 req/s", "Alpaca 30 req/s"
     # Alpaca's pool is full, or not, long before 600 s.
     alpaca_s = 3600 if full else 1200
-    sets = (
-        ("ShareGPT 2 req/s", 2.0, Setting(duration_s=3600)),
-        ("Alpaca 30 req/s", 30.0, Setting(duration_s=alpaca_s, lengths=ALPACA, profile="paper-2023-alpaca")),
-    )
-    systems = (*ORCAS, VLLM)
-    cases = [(title, name) for title, _, _ in sets for name in systems]
-    configs: list[ExperimentConfig] = [
-        config_for(setting, name, rate, window=(600, setting.duration_s), stop_at_s=setting.duration_s)
-        for _, rate, setting in sets
-        for name in systems
+    sets = {
+        sharegpt: (2.0, Setting(duration_s=3600)),
+        alpaca: (30.0, Setting(duration_s=alpaca_s, lengths=ALPACA, profile="paper-2023-alpaca")),
+    }
+    configs = {
+        (title, name): config_for(setting, name, rate, window=(600, setting.duration_s), stop_at_s=setting.duration_s)
+        for title, (rate, setting) in sets.items()
+        for name in (*ORCAS, VLLM)
+    }
+    found = yield from runs_of(configs)
+    data = {title: dict[str, float]() for title in sets}
+    for (title, name), run in found.items():
+        data[title][name] = run.number("mean_running_requests")
+    paged = {
+        sharegpt: "2 req/s is 4 % above the knee, so the mean depends on how soon the pool fills",
+        alpaca: "the paper's 132 is below what memory holds, so it depends on its window and on the first "
+        "minutes of an overload; ours is bound by memory from 600 s on",
+    }
+    orcas = {
+        sharegpt: "set by memory alone",
+        alpaca: "set by memory alone; where the paper's lengths fall in the bins of Fig. 11 is unknown, "
+        "and rounding up to a power of two depends on it",
+    }
+    rows = [
+        Row(
+            figure="Fig. 13",
+            quantity=f"{title}: running requests, {name}",
+            paper=published()["fig13"][title][name],
+            ours=data[title][name],
+            tolerance=0.15 if name == VLLM else 0.03,
+            reason=(paged if name == VLLM else orcas)[title],
+            digest=run.digest,
+        )
+        for (title, name), run in found.items()
     ]
-    summaries = yield configs
-    ours = {case: number(s, "mean_running_requests") for case, s in zip(cases, summaries, strict=True)}
-    rows = _fig13_rows(dict(zip(cases, configs, strict=True)), ours)
     return Result(
         figure="13",
         title="Fig. 13. Requests that run at once, OPT-13B",
@@ -135,63 +150,52 @@ def fig13(full: bool) -> Plan[Result]:
             "3,600 s, mean over the steps from 600 s to 3,600 s; ShareGPT paper-2023, Alpaca paper-2023-alpaca",
         ),
         rows=tuple(rows),
-        data={title: {name: ours[title, name] for name in systems} for title, _, _ in sets},
-        digests=tuple(config.digest() for config in configs),
+        data=data,
+        digests=tuple(run.digest for run in found.values()),
     )
-
-
-def _fig13_rows(configs: dict[tuple[str, str], ExperimentConfig], ours: dict[tuple[str, str], float]) -> list[Row]:
-    reasons = {
-        "ShareGPT 2 req/s": "2 req/s is 4 % above the knee, so the mean depends on how soon the pool fills",
-        "Alpaca 30 req/s": "the paper's 132 is below what memory holds, so it depends on its window and on the first "
-        "minutes of an overload; ours is bound by memory from 600 s on",
-    }
-    orcas = {
-        "ShareGPT 2 req/s": "set by memory alone",
-        "Alpaca 30 req/s": "set by memory alone; where the paper's lengths fall in the bins of Fig. 11 is unknown, "
-        "and rounding up to a power of two depends on it",
-    }
-    return [
-        Row(
-            figure="Fig. 13",
-            quantity=f"{title}: running requests, {name}",
-            paper=published()["fig13"][title][name],
-            ours=ours[title, name],
-            tolerance=0.15 if name == VLLM else 0.03,
-            reason=reasons[title] if name == VLLM else orcas[title],
-            digest=config.digest(),
-        )
-        for (title, name), config in configs.items()
-    ]
 
 
 def fig15(full: bool) -> Plan[Result]:
     """Fig. 15: memory that sharing saves."""
-    del full
-    base = Setting(lengths=ALPACA, duration_s=900)
-    cases = [(method, n) for method in ("sample", "beam") for n in (2, 4, 6)]
-    configs = [
-        config_for(replace(base, method=method, n=n), VLLM, 20.0, window=(300, 900), stop_at_s=900)
-        for method, n in cases
-    ]
-    summaries = yield configs
-    saved = {case: 100 * number(s, "sharing_saved") for case, s in zip(cases, summaries, strict=True)}
+    base, options = Setting(lengths=ALPACA, duration_s=900), {"window": (300, 900), "stop_at_s": 900}
     paper = published()["fig15"]
+    widths = paper["x"]
+    lines = {
+        "parallel": (
+            "sample",
+            "samples",
+            1.5,
+            "only whole pages of the prompt are shared for long, so it follows the prompts' lengths",
+        ),
+        "beam": (
+            "beam",
+            "beam width",
+            5.0,
+            "beams part as the likelihoods of SmolLM2-135M make them; OPT-13B's are not public",
+        ),
+    }
+    found = yield from runs_of(
+        {
+            (line, n): config_for(replace(base, method=method, n=n), VLLM, 20.0, **options)
+            for line, (method, *_) in lines.items()
+            for n in widths
+        }
+    )
+    data = {line: [100 * found[line, n].number("sharing_saved") for n in widths] for line in lines}
     rows = [
         Row(
             figure="Fig. 15",
-            quantity=f"memory saved, {'beam width' if method == 'beam' else 'samples'} {n}",
-            paper=dict(zip(paper["x"], paper["beam" if method == "beam" else "parallel"], strict=True))[n],
-            ours=saved[method, n],
-            tolerance=5.0 if method == "beam" else 1.5,
+            quantity=f"memory saved, {words} {n}",
+            paper=theirs,
+            ours=ours,
+            tolerance=tolerance,
             kind="difference",
             unit="% points",
-            reason="beams part as the likelihoods of SmolLM2-135M make them; OPT-13B's are not public"
-            if method == "beam"
-            else "only whole pages of the prompt are shared for long, so it follows the prompts' lengths",
-            digest=config.digest(),
+            reason=reason,
+            digest=found[line, n].digest,
         )
-        for (method, n), config in zip(cases, configs, strict=True)
+        for line, (_, words, tolerance, reason) in lines.items()
+        for n, theirs, ours in zip(widths, paper[line], data[line], strict=True)
     ]
     return Result(
         figure="15",
@@ -201,6 +205,6 @@ def fig15(full: bool) -> Plan[Result]:
             "profile paper-2023",
         ),
         rows=tuple(rows),
-        data={"parallel": [saved["sample", n] for n in (2, 4, 6)], "beam": [saved["beam", n] for n in (2, 4, 6)]},
-        digests=tuple(config.digest() for config in configs),
+        data=data,
+        digests=tuple(run.digest for run in found.values()),
     )

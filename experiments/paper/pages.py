@@ -6,10 +6,9 @@
 from dataclasses import replace
 from typing import Any
 
-from experiments.paper.plans import Plan
+from experiments.paper.plans import Plan, runs_of
 from experiments.paper.published import published
 from experiments.paper.rows import Result, Row
-from experiments.paper.summaries import number
 from experiments.paper.systems import ALPACA, MODELS, VLLM, Setting, config_for
 from jpaged.sim.profiles import load_profile
 from jpaged.sim.work import StepWork
@@ -34,38 +33,60 @@ _REASONS = {
 
 def fig18b(full: bool) -> Plan[Result]:
     """Fig. 18b: latency against page size on both data sets."""
-    sets = {
-        "ShareGPT": (_SHAREGPT_RATE, _PAGES),
-        "Alpaca": (_ALPACA_RATE, replace(_PAGES, lengths=ALPACA)),
-    }
-    del full
-    found, digests = yield from _by_page_size(sets)
-    return Result(
-        figure="18b",
-        title="Fig. 18b. Normalized latency against page size, OPT-13B",
-        conditions=(
-            f"ShareGPT at {_SHAREGPT_RATE} and Alpaca at {_ALPACA_RATE} req/s, 600 s (the paper does not say how long "
-            "its own runs were); profile paper-2023-pages",
-        ),
-        rows=_rows("18b", found, fitted="ShareGPT"),
-        data=found,
-        digests=digests,
+    return _by_page_size(
+        "18b",
+        "Normalized latency against page size, OPT-13B",
+        f"ShareGPT at {_SHAREGPT_RATE} and Alpaca at {_ALPACA_RATE} req/s, 600 s (the paper does not say how long "
+        "its own runs were); profile paper-2023-pages",
+        {"ShareGPT": (_SHAREGPT_RATE, _PAGES, {}), "Alpaca": (_ALPACA_RATE, replace(_PAGES, lengths=ALPACA), {})},
+        fitted="ShareGPT",
     )
 
 
-def _rows(figure: str, found: dict[str, list[tuple[int, float]]], *, fitted: str) -> tuple[Row, ...]:
-    """The rows of a figure whose lines are `found`; the profile was fitted to the line `fitted`."""
+def fig19b(full: bool) -> Plan[Result]:
+    """Fig. 19b: latency against page size, with preempted sequences recomputed or swapped."""
+    return _by_page_size(
+        "19b",
+        "Recomputation or swapping, normalized latency against page size, OPT-13B",
+        f"ShareGPT at {_SHAREGPT_RATE} req/s, 600 s; profile paper-2023-pages",
+        {
+            "Recompute": (_SHAREGPT_RATE, _PAGES, {"preemption_mode": "recompute"}),
+            "Swap": (_SHAREGPT_RATE, _PAGES, {"preemption_mode": "swap"}),
+        },
+        fitted="Recompute",
+    )
+
+
+def _by_page_size(
+    figure: str, title: str, condition: str, lines: dict[str, tuple[float, Setting, dict[str, Any]]], *, fitted: str
+) -> Plan[Result]:
+    """A figure whose lines have a rate, a setting and fields of the policy each; the profile was fitted to one."""
+    found = yield from runs_of(
+        {
+            (name, size): config_for(replace(setting, page_size=size), VLLM, rate, **policy)
+            for name, (rate, setting, policy) in lines.items()
+            for size in SIZES
+        }
+    )
     series = published()[f"fig{figure}"]["series"]
     rows: list[Row] = []
-    for name, line in found.items():
-        rows += _shape(f"Fig. {figure}", name, line)
-        rows += _points(f"Fig. {figure}", name, line, series[name], _FIT if name == fitted else "")
-    return tuple(rows)
+    data: dict[str, list[tuple[int, float]]] = {}
+    for name in lines:
+        data[name] = [(size, found[name, size].number("mean_normalized_latency_s")) for size in SIZES]
+        rows += _shape(f"Fig. {figure}", name, data[name])
+        rows += _points(f"Fig. {figure}", name, data[name], series[name], _FIT if name == fitted else "")
+    return Result(
+        figure=figure,
+        title=f"Fig. {figure}. {title}",
+        conditions=(condition,),
+        rows=tuple(rows),
+        data=data,
+        digests=tuple(run.digest for run in found.values()),
+    )
 
 
 def fig19a(full: bool) -> Plan[Result]:
     """Fig. 19a: what it takes to move 256 tokens out and in, and to recompute them."""
-    del full
     yield []
     on = MODELS["opt-13b"]
     cost = load_profile("paper-2023", PRESETS["opt-13b"], on.device, on.tensor_parallel_size)
@@ -114,38 +135,6 @@ def _fig19a_rows(data: dict[str, list[tuple[int, float]]]) -> list[Row]:
         for name in ("Swap in", "Swap out")
         for (size, ours), theirs in zip(data[name], paper[name], strict=True)
     ]
-
-
-def fig19b(full: bool) -> Plan[Result]:
-    """Fig. 19b: latency against page size, with preempted sequences recomputed or swapped."""
-    del full
-    sets = {
-        "Recompute": (_SHAREGPT_RATE, _PAGES, {"preemption_mode": "recompute"}),
-        "Swap": (_SHAREGPT_RATE, _PAGES, {"preemption_mode": "swap"}),
-    }
-    found, digests = yield from _by_page_size(sets)
-    return Result(
-        figure="19b",
-        title="Fig. 19b. Recomputation or swapping, normalized latency against page size, OPT-13B",
-        conditions=(f"ShareGPT at {_SHAREGPT_RATE} req/s, 600 s; profile paper-2023-pages",),
-        rows=_rows("19b", found, fitted="Recompute"),
-        data=found,
-        digests=digests,
-    )
-
-
-def _by_page_size(
-    sets: dict[str, tuple[Any, ...]],
-) -> Plan[tuple[dict[str, list[tuple[int, float]]], tuple[str, ...]]]:
-    """Latencies by page size; a set is a rate, a setting and, where there are some, fields of the policy."""
-    configs = [
-        config_for(replace(setting, page_size=size), VLLM, rate, **(policy[0] if policy else {}))
-        for rate, setting, *policy in sets.values()
-        for size in SIZES
-    ]
-    latencies = iter([number(s, "mean_normalized_latency_s") for s in (yield configs)])
-    found = {name: [(size, next(latencies)) for size in SIZES] for name in sets}
-    return found, tuple(config.digest() for config in configs)
 
 
 def _shape(figure: str, name: str, line: list[tuple[int, float]]) -> list[Row]:

@@ -5,18 +5,7 @@ How long each is run, and to what its numbers are held, is said here alone.
 
 from dataclasses import dataclass
 
-from experiments.paper.systems import (
-    ALPACA,
-    CHATBOT,
-    FT,
-    MAX,
-    ORACLE,
-    ORCAS,
-    POW2,
-    VLLM,
-    WMT16,
-    Setting,
-)
+from experiments.paper.systems import ALPACA, CHATBOT, FT, MAX, ORACLE, ORCAS, POW2, VLLM, WMT16, Setting
 
 FIT_SHAREGPT = "paper-2023 was fitted to this figure's ShareGPT curves (vLLM and Orca)"
 FIT_FT = "paper-2023-ft was fitted to FasterTransformer's ShareGPT curves of this figure"
@@ -59,6 +48,10 @@ class Panel:
     @property
     def name(self) -> str:
         return f"{self.figure}{self.letter}"
+
+    def fitted_to(self, system: str) -> str:
+        """Which constants were fitted to the curve of a system; empty for a prediction."""
+        return self.fitted_ft if system == FT else self.fitted
 
 
 def _basic(letter: str, setting: Setting, full_s: float, quick_s: float, **rest: object) -> Panel:

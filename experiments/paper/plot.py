@@ -4,6 +4,7 @@ The same numbers give the same bytes; our lines are full, the paper's dashed wit
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from experiments.paper.systems import SYSTEMS
 
 PAPER = {"linestyle": (0, (4, 2)), "linewidth": 1.0, "markerfacecolor": "none", "markersize": 6.5, "alpha": 0.75}
 OURS = {"linestyle": "-", "linewidth": 1.6, "markersize": 4.5}
+_LEVEL = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 # Above the frame a line goes on to where it leaves it, as in the paper.
 _SHOWN = 1.1
 
@@ -36,26 +38,30 @@ def save(figure: Any, path: Path) -> None:
     figure.savefig(path.with_suffix(".png"), dpi=120, metadata={"Software": None})
 
 
-def who_legend(figure: Any, extra: list[Any] | None = None) -> None:
-    """The legend below the panels: systems by colour and mark, ours and the paper's by the line."""
+def legend(figure: Any, columns: int, *, bars: bool = False, extra: Sequence[Any] = ()) -> None:
+    """The legend below the panels: what has a label in them, then which marks are ours and which the paper's."""
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-    handles = [
-        Line2D([], [], color=s.colour, marker=s.marker, label=name, **OURS)
-        for name, s in SYSTEMS.items()
-        if name in _plotted(figure)
-    ]
-    handles += [
-        Line2D([], [], color="black", marker="o", label="this simulator", **OURS),
-        Line2D([], [], color="black", marker="o", label="the paper", **PAPER),
-        *(extra or []),
-    ]
-    columns = len(handles) if figure.get_figwidth() > 8 else 4
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        found, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, found, strict=True))
+    for label, ours in (("this simulator", True), ("the paper", False)):
+        line = {"color": "black", "marker": "o", **(OURS if ours else PAPER)}
+        handles[label] = Patch(label=label, **look("#555555", ours)) if bars else Line2D([], [], label=label, **line)
+    every = [*handles.values(), *extra]
+    figure.legend(handles=every, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
-def _plotted(figure: Any) -> set[str]:
-    return {line.get_gid() for axes in figure.axes for line in axes.get_lines()}
+def look(colour: str, ours: bool) -> dict[str, Any]:
+    """A bar of ours is filled, the paper's is light with a dashed edge."""
+    from matplotlib.colors import to_rgb
+
+    if ours:
+        return {"facecolor": colour, "edgecolor": "black", "linewidth": 0.6}
+    light = tuple(1 - 0.25 * (1 - part) for part in to_rgb(colour))
+    return {"facecolor": light, "edgecolor": colour, "linewidth": 1.1, "linestyle": "--"}
 
 
 def plot_curves(result: Result) -> Any:
@@ -74,8 +80,8 @@ def plot_curves(result: Result) -> Any:
             one.set_xlabel("request rate (req/s)", fontsize=8)
     for one in list(axes.flat)[len(letters) :]:
         one.set_visible(False)
-    level = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label=f"{KNEE_S} s/token")
-    who_legend(figure, [level])
+    level = Line2D([], [], label=f"{KNEE_S} s/token", **_LEVEL)
+    legend(figure, len(SYSTEMS) + 3 if figure.get_figwidth() > 8 else 4, extra=[level])
     return figure
 
 
@@ -83,13 +89,13 @@ def _plot_panel(axes: Any, letter: str, result: Result) -> None:
     paper = panel(result.figure, letter)
     largest = 0.0
     for name, found in result.data[letter].items():
-        system = SYSTEMS[name]
         theirs = paper.inside[name] + paper.above[name][:1]
         ours = [(rate, latency) for rate, latency in found["points"]]
-        axes.plot(*_columns(theirs), color=system.colour, marker=system.marker, gid=name, zorder=2, **PAPER)
-        axes.plot(*_columns(_to_frame(ours)), color=system.colour, marker=system.marker, gid=name, zorder=3, **OURS)
+        mark = {"color": SYSTEMS[name].colour, "marker": SYSTEMS[name].marker}
+        axes.plot(*zip(*theirs, strict=True), zorder=2, **mark, **PAPER)
+        axes.plot(*zip(*_to_frame(ours), strict=True), zorder=3, label=name, **mark, **OURS)
         largest = max([largest, *(rate for rate, latency in ours + theirs if latency < _SHOWN)])
-    axes.axhline(KNEE_S, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
+    axes.axhline(KNEE_S, zorder=1, **_LEVEL)
     axes.set_xlim(0, 1.1 * largest)
     axes.set_ylim(0, 1)
     axes.set_title(f"({letter}) {paper.title}" if letter else paper.title, fontsize=8)
@@ -99,7 +105,3 @@ def _to_frame(line: Line) -> Line:
     """The points up to the first one above the frame."""
     over = next((i for i, (_, latency) in enumerate(line) if latency >= _SHOWN), len(line))
     return line[: over + 1]
-
-
-def _columns(line: Line) -> tuple[list[float], list[float]]:
-    return [x for x, _ in line], [y for _, y in line]

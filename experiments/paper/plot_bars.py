@@ -3,12 +3,13 @@
 Ours is filled, the paper's hollow with a dashed edge, beside it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.paper.headline import MODELS_OF, ratio_of
 from experiments.paper.memory import SHARES
-from experiments.paper.plot import OURS, PAPER, new_figure, plot_curves, save
+from experiments.paper.plot import OURS, PAPER, legend, look, new_figure, plot_curves, save
 from experiments.paper.published import published
 from experiments.paper.rows import Result
 from experiments.paper.systems import FT, MAX, ORACLE, ORCAS, POW2, SYSTEMS, VLLM
@@ -43,7 +44,7 @@ def _fig1(result: Result) -> Any:
     bottom.set_ylim(0, 1200)
     for one in (top, bottom):
         one.set_xlim(0, 42)
-    _legend(figure, [*top.get_legend_handles_labels()[0], *bottom.get_legend_handles_labels()[0]], columns=3)
+    legend(figure, 3)
     return figure
 
 
@@ -57,7 +58,7 @@ def _fig2(result: Result) -> Any:
             heights = [shares[name][i] for name in systems]
             places = [at + offset for at in range(len(systems))]
             label = share if ours else None
-            one.bar(places, heights, 0.36, bottom=base, label=label, **_look(colour, ours))
+            one.bar(places, heights, 0.36, bottom=base, label=label, **look(colour, ours))
             for x, low, height in zip(places, base, heights, strict=True):
                 if height > 4:
                     one.text(x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=7)
@@ -65,56 +66,50 @@ def _fig2(result: Result) -> Any:
     one.set_xticks(range(len(systems)), [_plain(name) for name in systems], fontsize=8)
     one.set_ylabel("KV cache usage (%)", fontsize=8)
     one.set_ylim(0, 100)
-    _legend(figure, one.get_legend_handles_labels()[0], columns=6, bars=True)
+    legend(figure, 6, bars=True)
     return figure
 
 
 def _fig13(result: Result) -> Any:
-    figure, axes = new_figure(1, 2, 4.2, 2.8)
-    systems = (*ORCAS, VLLM)
-    for one, (title, limit) in zip(axes[0], (("ShareGPT 2 req/s", 40), ("Alpaca 30 req/s", None)), strict=True):
-        _pairs(
-            one,
-            [_plain(name) for name in systems],
-            [result.data[title][name] for name in systems],
-            [published()["fig13"][title][name] for name in systems],
-            [SYSTEMS[name].colour for name in systems],
-        )
+    systems, paper = (*ORCAS, VLLM), published()["fig13"]
+    figure, axes = _bar_panels(len(paper), 4.2, 2.8, "batched requests")
+    for one, (title, theirs), limit in zip(axes, paper.items(), (40, None), strict=True):
+        _pairs(one, systems, result.data[title].values(), [theirs[name] for name in systems])
         one.set_title(title, fontsize=9)
         one.set_ylim(0, limit)
-    axes[0][0].set_ylabel("batched requests", fontsize=8)
-    _legend(figure, [], columns=2, bars=True)
     return figure
 
 
 def _fig15(result: Result) -> Any:
-    figure, axes = new_figure(1, 2, 4.0, 2.8)
-    for one, (key, label, title, colour) in zip(
-        axes[0],
-        (
-            ("parallel", "output sequences", "parallel sampling", "#1f77b4"),
-            ("beam", "beam width", "beam search", "#2ca02c"),
-        ),
-        strict=True,
-    ):
-        _pairs(one, ["2", "4", "6"], result.data[key], published()["fig15"][key], [colour] * 3)
+    figure, axes = _bar_panels(2, 4.0, 2.8, "memory saved (%)")
+    lines = (("parallel sampling", "output sequences", "#1f77b4"), ("beam search", "beam width", "#2ca02c"))
+    for one, (key, ours), (title, label, colour) in zip(axes, result.data.items(), lines, strict=True):
+        theirs = published()["fig15"][key]
+        _pairs(one, ["2", "4", "6"], ours, theirs, colour)
         one.set_xlabel(label, fontsize=8)
         one.set_title(title, fontsize=9)
-        one.set_ylim(0, 1.15 * max(*result.data[key], *published()["fig15"][key]))
-    axes[0][0].set_ylabel("memory saved (%)", fontsize=8)
-    _legend(figure, [], columns=2, bars=True)
+        one.set_ylim(0, 1.15 * max(*ours, *theirs))
     return figure
 
 
-def _pairs(axes: Any, names: Sequence[str], ours: Sequence[float], paper: Sequence[float], colours: list[str]) -> None:
-    """Two bars a name, ours and the paper's, with their values on top."""
+def _bar_panels(columns: int, width: float, height: float, label: str) -> tuple[Any, Any]:
+    """A figure of one row of panels with bars, and their axes."""
+    figure, axes = new_figure(1, columns, width, height)
+    axes[0][0].set_ylabel(label, fontsize=8)
+    legend(figure, 2, bars=True)
+    return figure, axes[0]
+
+
+def _pairs(
+    axes: Any, names: Sequence[str], ours: Iterable[float], paper: Iterable[float], colour: str | None = None
+) -> None:
+    """Two bars a name, ours and the paper's, with their values on top; in the colours of systems, or in `colour`."""
     for offset, values, mine in ((-0.2, ours, True), (0.2, paper, False)):
-        for at, (value, colour) in enumerate(zip(values, colours, strict=True)):
-            axes.bar(at + offset, value, 0.36, **_look(colour, mine))
-            axes.annotate(
-                f"{value:.1f}", (at + offset, value), (0, 2), textcoords="offset points", ha="center", fontsize=7
-            )
-    axes.set_xticks(range(len(names)), names, fontsize=8)
+        for at, (value, name) in enumerate(zip(values, names, strict=True)):
+            axes.bar(at + offset, value, 0.36, **look(colour or SYSTEMS[name].colour, mine))
+            above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+            axes.annotate(f"{value:.1f}", (at + offset, value), **above)
+    axes.set_xticks(range(len(names)), map(_plain, names), fontsize=8)
 
 
 def _page_sizes(result: Result) -> Any:
@@ -136,62 +131,32 @@ def _page_sizes(result: Result) -> Any:
         one.set_ylim(0, 150)
     one.set_xlabel("page size (tokens)", fontsize=8)
     one.set_ylabel("normalized latency (s/token)" if log else "time (ms)", fontsize=8)
-    _legend(figure, one.get_legend_handles_labels()[0], columns=3)
+    legend(figure, 3)
     return figure
 
 
 def _headline(result: Result) -> Any:
-    figure, axes = new_figure(1, 3, 3.6, 2.9)
-    for one, (letter, variants) in zip(axes[0], result.data.items(), strict=True):
-        rivals = (FT, *ORCAS)
+    figure, axes = _bar_panels(3, 3.6, 2.9, "vLLM's rate over the other's")
+    rivals = (FT, *ORCAS)
+    paper = {row.quantity: row.paper for row in result.rows}
+    for one, (letter, variants) in zip(axes, result.data.items(), strict=True):
         ratios = {v: [knees[VLLM] / knees[name] for name in rivals] for v, knees in variants.items()}
         first = next(iter(ratios.values()))
-        paper = {row.quantity: row.paper for row in result.rows}
-        model = {"a": "opt-13b", "b": "opt-66b", "c": "opt-175b"}[letter]
-        theirs = [float(paper[f"rate of vLLM over {name}'s under ideal; {model}, ShareGPT"]) for name in rivals]
-        _pairs(one, ["FT", *(_plain(name) for name in ORCAS)], first, theirs, [SYSTEMS[n].colour for n in rivals])
+        theirs = [float(paper[ratio_of(letter, name)]) for name in rivals]
+        _pairs(one, rivals, first, theirs)
         if len(ratios) > 1:
             columns = list(zip(*ratios.values(), strict=True))
             low = [value - min(column) for value, column in zip(first, columns, strict=True)]
             high = [max(column) - value for value, column in zip(first, columns, strict=True)]
             places = [at - 0.3 for at in range(len(rivals))]
             one.errorbar(places, first, yerr=(low, high), fmt="none", ecolor="black", elinewidth=1, capsize=2)
-        one.set_title(f"{model}, ShareGPT", fontsize=9)
+        one.set_title(f"{MODELS_OF[letter]}, ShareGPT", fontsize=9)
         one.set_ylim(0, 1.12 * max(*first, *theirs))
-    axes[0][0].set_ylabel("vLLM's rate over the other's", fontsize=8)
-    _legend(figure, [], columns=2, bars=True)
     return figure
 
 
-def _legend(figure: Any, handles: Sequence[Any], *, columns: int, bars: bool = False) -> None:
-    """The legend below the panels, with which marks are ours and which the paper's."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    which: list[Any] = [
-        Patch(label="this simulator", **_look("#555555", True)),
-        Patch(label="the paper", **_look("#555555", False)),
-    ]
-    if not bars:
-        which = [
-            Line2D([], [], color="black", marker="o", label="this simulator", **OURS),
-            Line2D([], [], color="black", marker="o", label="the paper", **PAPER),
-        ]
-    figure.legend(handles=[*handles, *which], loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-
-
-def _look(colour: str, ours: bool) -> dict[str, Any]:
-    """A bar of ours is filled, the paper's is light with a dashed edge."""
-    from matplotlib.colors import to_rgb
-
-    if ours:
-        return {"facecolor": colour, "edgecolor": "black", "linewidth": 0.6}
-    light = tuple(1 - 0.25 * (1 - part) for part in to_rgb(colour))
-    return {"facecolor": light, "edgecolor": colour, "linewidth": 1.1, "linestyle": "--"}
-
-
 def _plain(name: str) -> str:
-    return name.replace(" ", "\n")
+    return "FT" if name == FT else name.replace(" ", "\n")
 
 
 PICTURES: dict[str, Callable[[Result], Any]] = {

@@ -20,9 +20,8 @@ from jpaged.workloads import WorkloadSpec
 
 
 class System(NamedTuple):
-    """A system of the paper: its name there, the policy that it is here, and how the paper plots it."""
+    """A system of the paper: the policy that it is here, and how the paper plots it."""
 
-    name: str
     policy: str
     colour: str
     marker: str
@@ -30,14 +29,11 @@ class System(NamedTuple):
 
 FT, MAX, POW2, ORACLE, VLLM = "FasterTransformer", "Orca (Max)", "Orca (Pow2)", "Orca (Oracle)", "vLLM"
 SYSTEMS = {
-    system.name: system
-    for system in (
-        System(FT, "static", "#7f7f7f", "o"),
-        System(MAX, "orca-max", "#d62728", "x"),
-        System(POW2, "orca-pow2", "#ff7f0e", "^"),
-        System(ORACLE, "orca-oracle", "#2ca02c", "s"),
-        System(VLLM, "vllm-2023", "#1f77b4", "o"),
-    )
+    FT: System("static", "#7f7f7f", "o"),
+    MAX: System("orca-max", "#d62728", "x"),
+    POW2: System("orca-pow2", "#ff7f0e", "^"),
+    ORACLE: System("orca-oracle", "#2ca02c", "s"),
+    VLLM: System("vllm-2023", "#1f77b4", "o"),
 }
 ORCAS = (MAX, POW2, ORACLE)
 # What the paper ran each model on.

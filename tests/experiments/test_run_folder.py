@@ -12,10 +12,10 @@ import pytest
 from experiments.config import CacheSection, DecodingSection, ExecutorSection, ExperimentConfig, PolicySection
 from experiments.config_file import read_experiment
 from experiments.launchers import Job, attempt
-from experiments.point import REQUEST_COLUMNS, run_point
+from experiments.point import REQUEST_COLUMNS
 from experiments.record import is_done, read_summary
 from experiments.replay import read_config, replay
-from experiments.serving import FACT_FILES, TIME_FILES
+from experiments.serving import FACT_FILES, TIME_FILES, run_point
 from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.sim.work import LOG_COLUMNS
 from jpaged.workloads import WorkloadSpec

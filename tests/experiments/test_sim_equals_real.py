@@ -120,7 +120,7 @@ def test_a_pinned_prefix_is_found_by_every_request(tiny_checkpoints: Path) -> No
 
 def test_a_step_clock_stands_still_between_steps_and_never_falls() -> None:
     clock = StepClock()
-    clock.start()
+    clock.restart()
     assert clock.now_ns == clock.now_ns == 0
     clock.look()
     first = clock.now_ns

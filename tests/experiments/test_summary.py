@@ -5,7 +5,8 @@ import pytest
 
 from experiments.check import check_shown
 from experiments.config import CacheSection, DecodingSection, ExperimentConfig, MetricsSection, PolicySection
-from experiments.point import Point, run_point
+from experiments.point import Point
+from experiments.serving import run_point
 from experiments.summary import summarize
 from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.workloads import Workload, WorkloadSpec

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from experiments.config import CacheSection, DecodingSection, ExecutorSection, ExperimentConfig, PolicySection
-from experiments.point import run_point
+from experiments.serving import run_point
 from jpaged import LLM
 from jpaged.config.options import CacheConfig, SchedulerConfig
 from jpaged.core.engine import Engine

@@ -16,7 +16,7 @@ from experiments.paper.published import panel
 from experiments.paper.report import counted, markdown, write_report
 from experiments.paper.rows import CALIBRATED, PASS, Result
 from experiments.paper.systems import FT, VLLM, config_for
-from experiments.point import run_point
+from experiments.serving import run_point
 from experiments.summary import summarize
 
 
@@ -111,7 +111,7 @@ def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path: Path):
 
 def test_the_command_writes_a_report_and_says_how_fast_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("matplotlib")
-    main(["--figures", "table1,19a", "--output", str(tmp_path)])
+    main(["--figures", "table1,19a", "--output", str(tmp_path)], standalone_mode=False)
     printed = capsys.readouterr().out
     assert "0 miss" in printed
     assert "simulated requests per second" in printed
