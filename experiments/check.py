@@ -4,6 +4,7 @@ An error names the field, its value and the remedy.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +23,6 @@ from jpaged.sim.run_log import STEP_COLUMNS
 from jpaged.workloads import LENGTHS, Workload
 from jpaged.workloads.spec import MADE
 from models.families import PRESETS
-
-_COUNTERS = ("num_preemptions_recompute", "num_preemptions_swap", "prefix_hit_tokens", "num_page_copies")
 
 
 def check_point(config: Config) -> None:
@@ -92,7 +91,7 @@ def _nothing() -> Point:
         requests=dict.fromkeys(REQUEST_COLUMNS, none),
         steps=dict.fromkeys(STEP_COLUMNS, none),
         itl_ns=none,
-        stats=dict.fromkeys(_COUNTERS, 0),
+        stats=defaultdict(int),
         plan_digest="",
         num_pages=1,
         end_ns=0,

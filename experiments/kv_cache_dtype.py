@@ -4,8 +4,6 @@ Every key and value that attention reads has gone through the pool. The text nee
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pydoc_data.topics import topics
 from typing import Any
@@ -15,53 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.kinds import KVCacheDtypeConfig, Outcome
+from experiments.kinds import KVCacheDtypeConfig, Outcome, Summary
 from jpaged import LLM, SamplingParams
 from jpaged.runtime.memory import pool_dtype
 from jpaged.text.tokenizer import load_tokenizer
 from models import StepInputs, build_model, load_config, load_params, resolve_source
 from pallas_kernels import KVPages, allocate
 
-DTYPES = ("float32", "int8", "fp8_e4m3", "fp8_e5m2")
 PAGE_SIZE = 16
 CHUNK = 256
-
-
-@dataclass(frozen=True)
-class TextScore:
-    """How well a model with a pool of `kv_cache_dtype` predicts a text; `perplexity_change` is against float32."""
-
-    kv_cache_dtype: str
-    num_tokens: int
-    perplexity: float
-    perplexity_change: float
-    same_argmax: float
-
-
-@dataclass(frozen=True)
-class GreedyAgreement:
-    """Greedy tokens of an engine beside those of the float32 pool's.
-
-    `same_tokens` compares free runs position by position: after its first other token a run is another text.
-    `same_choices` asks for the next token after every prefix of the float32 pool's runs.
-    """
-
-    kv_cache_dtype: str
-    num_run_tokens: int
-    same_tokens: float
-    same_runs: int
-    num_runs: int
-    same_choices: float
+PROMPT_TOKENS = 64
 
 
 def run(config: KVCacheDtypeConfig) -> Outcome:
     """Both measurements of a pool dtype."""
-    dtypes = tuple(dict.fromkeys(("float32", config.kv_cache_dtype)))
-    *_, greedy = measure_greedy(config.model, num_runs=config.num_runs, run_tokens=config.run_tokens, dtypes=dtypes)
-    *_, text = measure_text(config.model, num_tokens=config.num_tokens, window=config.window, dtypes=dtypes)
-    summary = asdict(text) | asdict(greedy)
-    del summary["kv_cache_dtype"]
-    return Outcome(summary, facts={"device": jax.devices()[0].device_kind})
+    return Outcome(measure_text(config) | measure_greedy(config), facts={"device": jax.devices()[0].device_kind})
 
 
 class TextScorer:
@@ -139,43 +105,49 @@ def text_windows(model_name: str, num_tokens: int, window: int) -> np.ndarray:
     return np.asarray(ids).reshape(count, window)
 
 
-def measure_text(
-    model_name: str, *, num_tokens: int, window: int, dtypes: tuple[str, ...] = DTYPES
-) -> Iterator[TextScore]:
-    """The perplexity of each pool dtype on the same windows; the first is what the others are compared with."""
-    scorer, ids = TextScorer(model_name, window), text_windows(model_name, num_tokens, window)
-    first = right = None
-    for dtype in dtypes:
-        losses, choices = scorer.score(ids, dtype)
-        perplexity = math.exp(losses.mean(dtype=np.float64))
-        if first is None or right is None:
-            first, right = perplexity, choices
-        same = float((choices == right).mean())
-        yield TextScore(dtype, losses.size, perplexity, perplexity / first - 1, same)
+def measure_text(config: KVCacheDtypeConfig) -> Summary:
+    """How well a model with this pool predicts a text; `perplexity_change` is against float32."""
+    scorer = TextScorer(config.model, config.window)
+    ids = text_windows(config.model, config.num_tokens, config.window)
+    scores = {dtype: scorer.score(ids, dtype) for dtype in _compared(config)}
+    perplexity = {dtype: math.exp(losses.mean(dtype=np.float64)) for dtype, (losses, _) in scores.items()}
+    losses, choices = scores[config.kv_cache_dtype]
+    return {
+        "num_tokens": losses.size,
+        "perplexity": perplexity[config.kv_cache_dtype],
+        "perplexity_change": perplexity[config.kv_cache_dtype] / perplexity["float32"] - 1,
+        "same_argmax": float((choices == scores["float32"][1]).mean()),
+    }
 
 
-def measure_greedy(
-    model_name: str, *, num_runs: int, run_tokens: int, prompt_tokens: int = 64, dtypes: tuple[str, ...] = DTYPES
-) -> Iterator[GreedyAgreement]:
-    """Greedy runs of each pool dtype from the same prompts; the first dtype is what the others are compared with."""
-    length = prompt_tokens + run_tokens
-    prompts = text_windows(model_name, num_runs * (length - 1), length)[:, :prompt_tokens].tolist()
-    params = SamplingParams(temperature=0.0, max_tokens=run_tokens, ignore_eos=True)
-    scorer = TextScorer(model_name, length)
-    texts = right = None
-    for dtype in dtypes:
-        llm = LLM(model_name, kv_cache_dtype=dtype, max_model_len=length, max_num_seqs=max(2, num_runs))
+def measure_greedy(config: KVCacheDtypeConfig) -> Summary:
+    """Greedy tokens of an engine with this pool beside those of the float32 pool's, from the same prompts.
+
+    `same_tokens` compares free runs position by position: after its first other token a run is another text.
+    `same_choices` asks for the next token after every prefix of the float32 pool's runs.
+    """
+    length = PROMPT_TOKENS + config.run_tokens
+    windows = text_windows(config.model, config.num_runs * (length - 1), length)
+    prompts = windows[:, :PROMPT_TOKENS].tolist()
+    params = SamplingParams(temperature=0.0, max_tokens=config.run_tokens, ignore_eos=True)
+    runs: dict[str, np.ndarray] = {}
+    for dtype in _compared(config):
+        rows = max(2, config.num_runs)
+        llm = LLM(config.model, kv_cache_dtype=dtype, max_model_len=length, max_num_seqs=rows)
         outputs = llm.generate(prompts, params, use_tqdm=False)
-        runs = np.array([output.outputs[0].token_ids for output in outputs])
-        if right is None or texts is None:
-            right, texts = runs, np.concatenate([np.array(prompts), runs], axis=1)
-        choices = scorer.score(texts, dtype)[1][:, prompt_tokens - 1 :]
-        same = runs == right
-        yield GreedyAgreement(
-            kv_cache_dtype=dtype,
-            num_run_tokens=runs.size,
-            same_tokens=float(same.mean()),
-            same_runs=int(same.all(axis=1).sum()),
-            num_runs=len(runs),
-            same_choices=float((choices == right).mean()),
-        )
+        runs[dtype] = np.array([output.outputs[0].token_ids for output in outputs])
+    right = runs["float32"]
+    texts = np.concatenate([np.array(prompts), right], axis=1)
+    choices = TextScorer(config.model, length).score(texts, config.kv_cache_dtype)[1][:, PROMPT_TOKENS - 1 :]
+    same = runs[config.kv_cache_dtype] == right
+    return {
+        "num_run_tokens": same.size,
+        "same_tokens": float(same.mean()),
+        "same_runs": int(same.all(axis=1).sum()),
+        "num_runs": len(same),
+        "same_choices": float((choices == right).mean()),
+    }
+
+
+def _compared(config: KVCacheDtypeConfig) -> dict[str, None]:
+    return dict.fromkeys(("float32", config.kv_cache_dtype))

@@ -70,8 +70,6 @@ def local(jobs: Sequence[Job], workers: int | None) -> Iterator[Ended]:
 
 
 def _pool(jobs: Sequence[Job], workers: int) -> Iterator[Ended]:
-    if not jobs:
-        return
     # A process with threads must not be forked, and jax has some.
     safe = sys.platform == "linux" and threading.active_count() == 1 and "jax" not in sys.modules
     context = multiprocessing.get_context("fork" if safe else "spawn")
@@ -99,8 +97,7 @@ def ray(jobs: Sequence[Job], workers: int | None) -> Iterator[Ended]:
     All machines must see the output folder, and this code at the same path. Raises ValueError if Ray is not installed.
     """
     module = _optional("ray")
-    here = str(Path(__file__).parent.parent)
-    environment = {"env_vars": {"PYTHONPATH": here}}
+    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent.parent)}}
     given: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers or os.cpu_count()}
     module.init(runtime_env=environment, include_dashboard=False, log_to_driver=False, logging_level="error", **given)
     try:

@@ -14,6 +14,7 @@ from jpaged.core.scheduling.presets import POLICIES, with_policy
 from jpaged.sim.capacity import pages_that_fit, swap_pages
 from jpaged.sim.cost_model import CostModel, scaled
 from jpaged.sim.hardware import hardware_named
+from jpaged.sim.ideal import ITEMSIZES
 from jpaged.sim.profiles import load_profile
 from models.config import ModelConfig
 from models.families import PRESETS
@@ -44,16 +45,13 @@ def preset(name: str) -> ModelConfig:
 
 def engine_configs(config: ExperimentConfig, model: ModelConfig) -> tuple[CacheConfig, SchedulerConfig]:
     """The simulated engine's two configs: the policy's options, then those that the experiment gives."""
-    section, overrides = config.cache, given(config.cache) | given(config.policy)
-    num_pages, num_host_pages = section.num_pages, section.num_host_pages
-    if num_pages is None or num_host_pages is None:
+    overrides = given(config.cache) | given(config.policy)
+    if not {"num_pages", "num_host_pages"} <= overrides.keys():
         fitting, swapped = _pool_sizes(config, model)
-        num_pages = fitting if num_pages is None else num_pages
-        if num_host_pages is None:
-            num_host_pages = swapped if config.policy.name in ("paged", "vllm-2023") else 0
-    overrides |= {"num_pages": num_pages, "num_host_pages": num_host_pages}
+        host = swapped if config.policy.name in ("paged", "vllm-2023") else 0
+        overrides = {"num_pages": fitting, "num_host_pages": host} | overrides
     if "max_model_len" not in overrides and config.policy.name == "paged":
-        overrides["max_model_len"] = min(model.max_length, num_pages * section.page_size)
+        overrides["max_model_len"] = min(model.max_length, overrides["num_pages"] * config.cache.page_size)
     return with_policy(config.policy.name, CacheConfig(), SchedulerConfig(), **overrides)
 
 
@@ -75,33 +73,22 @@ def fleet_engine_configs(config: FleetConfig) -> tuple[CacheConfig, SchedulerCon
 
 def device_options(config: ExperimentConfig) -> EngineOptions:
     """What the experiment asks of an engine on a device; what it leaves open is the model's or the memory's to say."""
-    asked: dict[str, Any] = {
-        **POLICIES[config.policy.name],
-        "max_model_len": None,
-        **given(config.cache),
-        **given(config.policy),
-    }
-    return EngineOptions(
-        config.model.name,
-        dtype=config.model.dtype,
-        load_format=config.model.load_format,
-        seed=config.seed,
-        **asked,
-    )
+    asked: dict[str, Any] = {"max_model_len": None, **given(config.cache), **given(config.policy)}
+    options = {"dtype": config.model.dtype, "load_format": config.model.load_format, "seed": config.seed}
+    return EngineOptions(config.model.name, **{**options, **POLICIES[config.policy.name], **asked})
 
 
 def _pool_sizes(config: ExperimentConfig, model: ModelConfig) -> tuple[int, int]:
     """Pages that the device and the host have room for, with weights in the model's dtype."""
-    section, weight = config.cache, 4 if config.model.dtype == "float32" else 2
+    section, weight = config.cache, ITEMSIZES.get(config.model.dtype, 2)
     fits = {
         "tensor_parallel_size": config.hardware.tensor_parallel_size,
         "page_size": section.page_size,
         "itemsize": weight,
     }
     dtype = config.model.dtype if section.kv_cache_dtype == "auto" else section.kv_cache_dtype
-    element = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype)
     # A quantised element takes a byte, and each token and head a float32 scale.
-    head_bytes = model.head_dim + 4 if element is None else model.head_dim * element
-    factor = Fraction(model.head_dim * weight, head_bytes)
+    sizes = (ITEMSIZES[dtype], 0) if dtype in ITEMSIZES else (1, 4)
+    factor = Fraction(model.kv_bytes_per_token(weight), model.kv_bytes_per_token(*sizes))
     device = pages_that_fit(model, hardware_named(config.hardware.device), **fits)
     return int(device * factor), int(swap_pages(model, **fits) * factor)

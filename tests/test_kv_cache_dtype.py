@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.kinds import KVCacheDtypeConfig
 from experiments.kv_cache_dtype import CHUNK, PAGE_SIZE, TextScorer, chunk_inputs, measure_text, text_windows
 from tests.engine.tiny import TINY_LLAMA
 
@@ -28,11 +29,12 @@ def test_padding_of_the_last_chunk_writes_nowhere():
 
 @pytest.mark.slow
 def test_an_int8_pool_changes_the_perplexity_of_text_by_under_one_percent():
-    exact, int8 = measure_text("smollm2-135m", num_tokens=2000, window=512, dtypes=("float32", "int8"))
-    assert exact.num_tokens >= 2000
-    assert 5 < exact.perplexity < 30
-    assert abs(int8.perplexity_change) < 0.01
-    assert int8.same_argmax > 0.95
+    int8 = measure_text(KVCacheDtypeConfig(num_tokens=2000, window=512))
+    numbers = {name: value for name, value in int8.items() if isinstance(value, int | float)}
+    assert numbers["num_tokens"] >= 2000
+    assert 5 < numbers["perplexity"] < 30
+    assert abs(numbers["perplexity_change"]) < 0.01
+    assert numbers["same_argmax"] > 0.95
 
 
 @pytest.mark.slow

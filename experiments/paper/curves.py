@@ -15,16 +15,8 @@ from experiments.paper.systems import ALPACA, FT, SHAREGPT, VLLM, WMT16, config_
 
 def curve_figure(figure: str, panels: list[Panel], full: bool) -> Plan[Result]:
     """The plan of a figure, or of some of its panels."""
-    plans = [_curve_plan(p, system, full) for p in panels for system in p.systems]
-    curves = iter((yield from together(plans)))
-    rows: list[Row] = []
-    data: dict[str, dict[str, dict[str, object]]] = {}
-    digests: list[str] = []
-    for p in panels:
-        found = {system: next(curves) for system in p.systems}
-        rows += _rows(p, panel(p.figure, p.letter), found)
-        data[p.letter] = {name: {"points": c.points, "knee": c.knee} for name, c in found.items()}
-        digests += [digest for c in found.values() for digest in c.digests]
+    curves = iter((yield from together([_curve_plan(p, system, full) for p in panels for system in p.systems])))
+    found = {p.letter: {system: next(curves) for system in p.systems} for p in panels}
     titles = {
         "12": "One sequence a request",
         "14": "Parallel sampling and beam search",
@@ -35,9 +27,12 @@ def curve_figure(figure: str, panels: list[Panel], full: bool) -> Plan[Result]:
         figure=figure,
         title=f"Fig. {figure}. {titles[figure]}: normalized latency against request rate",
         conditions=tuple(_conditions(p, full) for p in panels),
-        rows=tuple(rows),
-        data=data,
-        digests=tuple(digests),
+        rows=tuple(row for p in panels for row in _rows(p, panel(p.figure, p.letter), found[p.letter])),
+        data={
+            letter: {name: {"points": c.points, "knee": c.knee} for name, c in curves.items()}
+            for letter, curves in found.items()
+        },
+        digests=tuple(digest for curves in found.values() for c in curves.values() for digest in c.digests),
     )
 
 

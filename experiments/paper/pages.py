@@ -142,23 +142,14 @@ def _shape(figure: str, name: str, line: list[tuple[int, float]]) -> list[Row]:
     latency = dict(line)
     best = min(latency, key=lambda size: latency[size])
     arms = latency[1] > 2 * latency[best] and latency[256] > 2 * latency[best]
+    times = f"1: {latency[1]:.3g} s, 256: {latency[256]:.3g} s, best {latency[best]:.3g} s"
+    both = f"{name}: pages of 1 and of 256 tokens take more than twice the best one's latency"
     return [
-        Row(
-            figure=figure,
-            quantity=f"{name}: best page size",
-            paper=_BEST,
-            ours=_BEST if 16 <= best <= 64 else str(best),
-            kind="order",
-            reason=f"the best is {best}",
-        ),
-        Row(
-            figure=figure,
-            quantity=f"{name}: pages of 1 and of 256 tokens take more than twice the best one's latency",
-            paper="both",
-            ours="both" if arms else f"1: {latency[1]:.3g} s, 256: {latency[256]:.3g} s, best {latency[best]:.3g} s",
-            kind="order",
-            reason="both arms of the U",
-        ),
+        Row(figure=figure, kind="order", quantity=quantity, paper=paper, ours=ours, reason=reason)
+        for quantity, paper, ours, reason in (
+            (f"{name}: best page size", _BEST, _BEST if 16 <= best <= 64 else str(best), f"the best is {best}"),
+            (both, "both", "both" if arms else times, "both arms of the U"),
+        )
     ]
 
 

@@ -90,11 +90,7 @@ def markdown(results: list[Result], pictures: dict[str, str], *, full: bool) -> 
         lines += ["", f"## {r.title}", ""]
         lines += [f"![{r.title}](figures/{pictures[r.figure]})", ""] if r.figure in pictures else []
         lines += [f"- {text}" for text in r.conditions]
-        lines += [
-            f"- {len(r.digests)} runs" if r.digests else "- no runs",
-            "",
-            *markdown_table(COLUMNS, map(cells, r.rows)),
-        ]
+        lines += [f"- {len(r.digests) or 'no'} runs", "", *markdown_table(COLUMNS, map(cells, r.rows))]
     lines += ["", "## Where the paper's text and its figures differ", ""]
     lines += markdown_table(("the text", "the figures"), disagreements())
     return "\n".join(lines) + "\n"
@@ -123,10 +119,9 @@ def page(results: list[Result], pictures: dict[str, str], *, full: bool) -> str:
 
 
 def _how(full: bool) -> list[str]:
-    command = "make paper FULL=1" if full else "make paper"
-    lengths = (
-        "All traces have the paper's lengths." if full else "Traces are shorter than the paper's where it is said."
-    )
+    command, lengths = "make paper", "Traces are shorter than the paper's where it is said."
+    if full:
+        command, lengths = "make paper FULL=1", "All traces have the paper's lengths."
     return [f"Made by `{command}`. {lengths} Each run is in `points/<digest>`; report.json names them."]
 
 

@@ -14,6 +14,7 @@ import click
 
 from experiments.peers.environments import PEERS, Unavailable, prepare
 from experiments.peers.rounds import measure, ratios, running, workload_path
+from experiments.table import markdown_table
 from models.catalog import cache_dir
 
 DOCS = Path(__file__).parents[2] / "docs" / "performance.md"
@@ -79,23 +80,25 @@ def _commands(names: list[str], dtype: str, threads: int, root: Path) -> dict[st
 
 def _markdown(results: dict[str, Any], rounds: int, threads: int) -> str:
     where = f"{threads} threads, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
-    lines = [
+    text = (
         "32 requests (4,957 prompt and 2,742 output tokens) of SmolLM2-135M-Instruct, all at once, at most 16 "
-        f"sequences; {where}; median of {rounds} rounds in turn, (least to most) of the ratios within a round.",
-        "",
-        "| dtype | engine | output tokens/s | jpaged's rate over it | TTFT of 128 tokens, s | jpaged's TTFT over it |",
-        "|---|---|---|---|---|---|",
-    ]
+        f"sequences; {where}; median of {rounds} rounds in turn, (least to most) of the ratios within a round."
+    )
+    heads = (
+        "dtype",
+        "engine",
+        "output tokens/s",
+        "jpaged's rate over it",
+        "TTFT of 128 tokens, s",
+        "jpaged's TTFT over it",
+    )
+    rows: list[tuple[str, ...]] = []
     for dtype, result in results.items():
         for name, row in result["table"].items():
-            version = result["facts"][name]["version"]
-            speed = "" if name == "jpaged" else _spread(row["throughput"])
-            first = "" if name == "jpaged" else _spread(row["ttft"])
-            lines.append(
-                f"| {dtype} | {PEERS[name].title} {version} | {row['output_tokens_per_second']:.1f} | {speed} | "
-                f"{row['ttft_s']:.3f} | {first} |"
-            )
-    return "\n".join(lines) + "\n"
+            engine = f"{PEERS[name].title} {result['facts'][name]['version']}"
+            speed, first = ("" if name == "jpaged" else _spread(row[key]) for key in ("throughput", "ttft"))
+            rows.append((dtype, engine, f"{row['output_tokens_per_second']:.1f}", speed, f"{row['ttft_s']:.3f}", first))
+    return "\n".join([text, "", *markdown_table(heads, rows)]) + "\n"
 
 
 def _spread(values: tuple[float, float, float]) -> str:

@@ -36,7 +36,6 @@ class Peer:
     install: Callable[[Path, Path], None] | None
     model: Callable[[str, Path, Path], str]
     arguments: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
     environment: str = ""
 
 
@@ -104,12 +103,11 @@ def _install_vllm(python: Path, folder: Path) -> None:
     _pip(python, "install", "--no-deps", str(wheel))
 
 
-def _install_transformers(python: Path, folder: Path) -> None:
-    _pip(python, "install", TORCH, "transformers==5.24.0", "safetensors==0.8.0", "accelerate==1.15.0")
+def _install(*packages: str) -> Callable[[Path, Path], None]:
+    return lambda python, folder: _pip(python, "install", *packages)
 
 
-def _install_llamacpp(python: Path, folder: Path) -> None:
-    _pip(python, "install", "xllamacpp==2026.10.11549")
+_install_transformers = _install(TORCH, "transformers==5.24.0", "safetensors==0.8.0", "accelerate==1.15.0")
 
 
 def _folder(dtype: str, root: Path, python: Path) -> str:
@@ -134,7 +132,7 @@ PEERS: dict[str, Peer] = {
     "llamacpp": Peer(
         "llama.cpp (xllamacpp, AVX2 build)",
         "llamacpp_client.py",
-        _install_llamacpp,
+        _install("xllamacpp==2026.10.11549"),
         lambda dtype, root, python: str(gguf_file(MODEL, dtype, root)),
     ),
 }

@@ -21,11 +21,6 @@ class Collective:
     shapes: tuple[tuple[int, ...], ...]
     num_bytes: int
 
-    @property
-    def elements(self) -> int:
-        """Elements of all results."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
 
 def collectives_of(hlo: str) -> list[Collective]:
     """Every collective instruction of an optimised HLO text, in its order. One in a loop's body is there once."""

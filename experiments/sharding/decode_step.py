@@ -6,7 +6,6 @@ The engine's own step function, mesh and layouts; nothing is allocated.
 import contextlib
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,14 +35,13 @@ _GPU_OPTIONS = {"xla_gpu_autotune_level": "0"}
 class StepFacts:
     """What a compiled decode step says of itself; bytes are of one device.
 
-    `arguments` holds weights and pool; `weights` and `pool` are those alone, `aliased` what is updated in place.
+    `aliased`: what is updated in place.
     """
 
     collectives: list[Collective]
     weights: int
     pool: int
     temp: int
-    arguments: int
     aliased: int
     compile_seconds: float
 
@@ -95,7 +93,7 @@ def compile_decode_step(
     pool = jax.tree.map(lambda leaf: _placed(mesh, leaf, POOL_SPEC), pool)
     state = jax.tree.map(lambda leaf: _placed(mesh, leaf, EVERYWHERE), state)
     start = time.perf_counter()
-    with _meant_for(mesh, devices):
+    with jax.set_mesh(mesh.mesh) if devices is not None else contextlib.nullcontext():
         lowered = step.lower(params, pool, state, mesh.shape((shape.num_ints,)), shape=shape)
         compiled = lowered.compile(compiler_options=_GPU_OPTIONS if devices is not None else None)
     memory = compiled.memory_analysis()
@@ -104,7 +102,6 @@ def compile_decode_step(
         weights=_bytes_of_a_shard(params),
         pool=_bytes_of_a_shard(pool),
         temp=memory.temp_size_in_bytes,
-        arguments=memory.argument_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         compile_seconds=time.perf_counter() - start,
     )
@@ -119,12 +116,3 @@ def _placed(mesh: DeviceMesh, leaf: Any, spec: Any) -> jax.ShapeDtypeStruct:
 def _bytes_of_a_shard(tree: Any) -> int:
     leaves = jax.tree.leaves(tree)
     return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
-
-
-@contextlib.contextmanager
-def _meant_for(mesh: DeviceMesh, devices: list[Any] | None) -> Iterator[None]:
-    if devices is None:
-        yield
-    else:
-        with jax.set_mesh(mesh.mesh):
-            yield
