@@ -24,6 +24,9 @@ COMMANDS = {
     "generate, beams": ("--beam-width 4 --max-tokens 32", "The three primary colours are"),
 }
 
+# The answers that are drawn: where two tokens are close, the machine's last bits decide.
+SAMPLED = ("generate, four samples", "generate, four samples of seed 7", "snippet, four of seed 7", "snippet, chat")
+
 
 def answers() -> Answers:
     """The ids of each sequence, by what was asked; takes a minute or two."""
