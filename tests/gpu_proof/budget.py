@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 from ahead_of_time import COMMAND_BUFFER, Program, compile_for
 from cases import bytes_of
-from decode_step import decode_step, draw_step
+from decode_step import decode_step, sampler_step
 
 from jpaged.sim.hardware import HARDWARE
 from models.families import PRESETS
@@ -157,10 +157,10 @@ def simulated_overhead(preset: str, batch: int, target: str) -> float:
     return 1e-9 * (PRESETS[preset].num_layers * hardware.layer_ns + batch * hardware.sequence_ns)
 
 
-def draw_calls(capture: str) -> list[str]:
+def sampler_calls(capture: str) -> list[str]:
     """What the host starts for a sampler of 32 rows, in order, by kind. `capture`: which thunks may become part of a
     command buffer, as XLA names them; "" is XLA's own choice."""
-    function, args = draw_step(MODELS[0])
+    function, args = sampler_step(MODELS[0])
     options = {"xla_gpu_enable_command_buffer": capture} if capture else {}
     return compile_for("H100", function, *args, donate=(0,), registers=False, options=options).host_calls
 
@@ -172,12 +172,12 @@ def key(preset: str, batch: int) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """The budget as it was last recorded: the steps by `key`, and `draw_calls` for both sets of captured thunks."""
+    """The budget as it was last recorded: the steps by `key`, and `sampler_calls` for both sets of captured thunks."""
 
     jax: str
     steps: dict[str, Budget]
-    draw: list[str]
-    draw_with_loops: list[str]
+    sampler: list[str]
+    sampler_with_loops: list[str]
 
 
 def recorded() -> Record:
@@ -189,5 +189,5 @@ def recorded() -> Record:
 def record() -> None:
     """Measure everything anew, and keep it."""
     steps = {key(*case): measure(*case) for case in CASES}
-    found = Record(jax.__version__, steps, draw_calls(""), draw_calls(ALL_THUNKS))
+    found = Record(jax.__version__, steps, sampler_calls(""), sampler_calls(ALL_THUNKS))
     RECORDED.write_text(json.dumps(asdict(found), indent=1) + "\n")

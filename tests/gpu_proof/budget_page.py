@@ -21,7 +21,7 @@ INTRODUCTION = """\
 
 No GPU has run anything for this page. Launches, memory and copies are read out of the programs that XLA compiled for an
 H100 (`make gpu-proof`, JAX {jax}); times are arithmetic on them. bfloat16, pages of 16 tokens, {context} tokens of
-context a row, every row with one new token. Batch 1 is compiled for two rows, the engine's smallest step.
+context per row, every row with one new token. Batch 1 is compiled for two rows, the engine's smallest step.
 
 Written from `tests/gpu_proof/budget.json`, which `make gpu-proof` holds against fresh compilations; to record anew:
 `JAX_PLATFORMS=cpu PYTHONPATH=. .venv/bin/python tests/gpu_proof/budget_page.py`.
@@ -76,10 +76,10 @@ host.
 SAMPLER = """
 ## The sampler
 
-`draw` is the second program of a step. With XLA's default options the host starts it in {calls} calls:
+The sampler is the second program of a step. With XLA's default options the host starts it in {calls} calls:
 {list}.
-The condition asks whether any row draws at random. Since it is in no command buffer, XLA copies its answer to the host
-and waits for it, so there the host cannot run ahead of the device. It is in none because XLA does not capture loops by
+The condition asks whether any row samples at random. Since it is in no command buffer, XLA copies its answer to the
+host and waits for it, so there the host cannot run ahead of the device. It is in none because XLA does not capture loops by
 default, and one of its branches has some. With
 `xla_gpu_enable_command_buffer={capture}`
 the sampler is {after}.
@@ -103,17 +103,19 @@ def render(record: Record) -> str:
             sequence=HARDWARE["H100"].sequence_ns / 1e3,
         ),
         SAMPLER.format(
-            calls=len(record.draw),
-            list=", ".join(f"`{kind}`" for kind in record.draw),
+            calls=len(record.sampler),
+            list=", ".join(f"`{kind}`" for kind in record.sampler),
             capture=budget.ALL_THUNKS,
-            after="one command buffer" if len(record.draw_with_loops) == 1 else f"{len(record.draw_with_loops)} calls",
+            after="one command buffer"
+            if len(record.sampler_with_loops) == 1
+            else f"{len(record.sampler_with_loops)} calls",
         ),
     ]
     return "".join(pieces)
 
 
 def _launches(record: Record) -> str:
-    header = ["model", "batch", *KINDS, "a step", "in a layer", "host calls"]
+    header = ["model", "batch", *KINDS, "per step", "in a layer", "host calls"]
     rows = [
         [*(step.step.get(kind, 0) for kind in KINDS), step.launches, sum(step.layer.values()), step.host_calls]
         for step in _steps(record)

@@ -1,6 +1,7 @@
 """The whole decode step of a model, as shapes.
 
-Lives here: `decode_step` and `draw_step`: what the engine compiles for a decode step, with abstract weights and pool.
+Lives here: `decode_step` and `sampler_step`: what the engine compiles for a decode step,
+with abstract weights and pool.
 Promises: the engine's own step function and its own layouts; nothing is allocated.
 Must not know: targets, how anything is compiled.
 """
@@ -56,7 +57,7 @@ def decode_step(
     return Step(function, (params, pool, state, shaped(shape.num_ints)), pool, max(layer_weights))
 
 
-def draw_step(preset: str, *, rows: int = ROWS) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def sampler_step(preset: str, *, rows: int = ROWS) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """`sample_step` for the logits of as many rows, and its arguments; the first, the lane state, is donated."""
     vocab_size = PRESETS[preset].vocab_size
     state = jax.eval_shape(partial(init_lane_state, rows, MAX_MODEL_LEN, vocab_size))
