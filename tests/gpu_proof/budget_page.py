@@ -78,9 +78,9 @@ SAMPLER = """
 
 The sampler is the second program of a step. With XLA's default options the host starts it in {calls} calls:
 {list}.
-The condition asks whether any row samples at random. Since it is in no command buffer, XLA copies its answer to the
-host and waits for it, so there the host cannot run ahead of the device. It is in none because XLA does not capture loops by
-default, and one of its branches has some. With
+The condition asks whether any row samples at random. Since it is in no command buffer, XLA copies its answer
+to the host and waits for it, so there the host cannot run ahead of the device. It is in none because XLA does
+not capture loops by default, and one of its branches has some. With
 `xla_gpu_enable_command_buffer={capture}`
 the sampler is {after}.
 """
