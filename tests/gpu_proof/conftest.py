@@ -1,7 +1,7 @@
 """What the GPU proof needs: the CUDA plugin, and a table of what was compiled at the end.
 
 Lives here: the check for the plugin, and the report.
-Promises: `make gpu-proof` fails without the plugin; any other run skips, and says how to get it.
+Promises: `make gpu-proof` fails without the plugin; any other run skips what needs it, and says how to get it.
 Must not know: kernels, models.
 """
 

@@ -1,7 +1,6 @@
 """The whole decode step of a model, as shapes.
 
-Lives here: `decode_step` and `sampler_step`: what the engine compiles for a decode step,
-with abstract weights and pool.
+Lives here: `decode_step` and `sampler_step`, the two programs of a decode step, with abstract weights and pool.
 Promises: the engine's own step function and its own layouts; nothing is allocated.
 Must not know: targets, how anything is compiled.
 """
